@@ -6,7 +6,7 @@ A measurement takes a model and images, and returns a labelled xarray result, fo
 pass over the images, the attribute `statistic` returns its `Statistic`: `analysis.cka.statistic`.
 
 Args that the measurements share, unless their docstrings state otherwise:
-    features: the model, in one of these forms (`features_of` describes them):
+    model: the model, in one of these forms (`features_of` describes them):
 
         * a built Keras model with one input, a submodel, a SavedModel or a PyTorch module
         * the path or the name of such a model
@@ -15,9 +15,14 @@ Args that the measurements share, unless their docstrings state otherwise:
 
         Tensors have the shape (example, token, channel), (example, row, column, channel) or
         (example, channel).
+
+        A list of models, or a dict of them by name, gives a dict of results by name.
     layers: layers to measure, as a shell pattern, a name, or a list of these. By default, each
         measurement selects its layers: the representations (the embedding, the output of each block
-        or stage, the final norm), the attention weights, or the skips and branches.
+        or stage, the final norm), the attention weights, or the skips and branches. An integer is a
+        position among these layers, -1 the last; the name of a block, such as `"block03"`, selects
+        those in this block.
+    head: number of an attention head, or a list of numbers, for measurements by head.
     detail: a subset of these layers, for measurements of representations:
 
         * `"blocks"`: outputs of blocks, without the final norm and pooled vectors
@@ -36,10 +41,12 @@ Args that the measurements share, unless their docstrings state otherwise:
           batched or not
     train, test: images with labels, which are integers from 0 to `num_classes - 1`: a
         `tf.data.Dataset` of (images, labels), a pair of arrays, or a folder of class folders.
+        Labels may also follow their images: `knn_accuracy(model, x_train, y_train, x, y)`. Without
+        `test`, every fifth image of `train` is a test image, with a warning.
     num_classes: number of classes; by default, it is inferred from the labels, the data set or the
         model.
     grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default, the grid of the
-        features.
+        model.
     classes: names of classes, or positions of classes among the scores. By default, these are the
         classes that are predicted for the images, at most 5.
     tokens: how the tokens of a layer are summarized: `"cls"` is the CLS token, `"spatial"` is the
@@ -52,6 +59,33 @@ In the examples of the measurements, `vit` and `bit` are models, such as those o
 (24, height, width, channel), and `labels` is an array of integers of shape (24,).
 """
 
+from importlib import import_module
+from typing import Any
+
 from vit_tf.common.names import attach_public
 
-__getattr__, __dir__, __all__ = attach_public(__name__, __file__)
+# Names of these measurements in other libraries and in papers.
+OTHER_NAMES = {
+    "features": ("extract_features", {}),
+    "knn": ("knn_accuracy", {}),
+    "logistic_regression": ("linear_probe", {}),
+    "nearest_neighbours": ("neighbours", {}),
+    "nearest_neighbors": ("neighbours", {}),
+    "neighbors": ("neighbours", {}),
+    "pca": ("projection", {"method": "pca"}),
+    "position_embedding_similarity": ("position_similarity", {}),
+    "saliency": ("input_gradients", {"samples": 1, "noise": 0.0}),
+    "smooth_grad": ("input_gradients", {}),
+    "rollout": ("attention_rollout", {}),
+    "tsne": ("projection", {"method": "tsne"}),
+    "umap": ("projection", {"method": "umap"}),
+}
+
+_import_name, __dir__, __all__ = attach_public(__name__, __file__, OTHER_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, or a plot of `analysis.plots`."""
+    if name.startswith("plot_"):
+        return getattr(import_module(".plots", __name__), name)
+    return _import_name(name)

@@ -1,6 +1,7 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
 from . import engine as engine, plots as plots
 from .claims.claim import Claim as Claim, NotTested as NotTested, Tested as Tested
+from .engine.accessors import load as load
 from .engine.estimates import images_needed as images_needed
 from .engine.features import features_of as features_of
 from .engine.layer_table import layers as layers
@@ -78,6 +79,7 @@ from .probes.clustering import (
     masked_features as masked_features,
     object_clustering as object_clustering,
 )
+from .probes.features import extract_features as extract_features
 from .probes.knn import knn_accuracy as knn_accuracy
 from .probes.linear_probe import linear_probe as linear_probe
 from .probes.mistakes import mistakes as mistakes
@@ -120,11 +122,11 @@ from .similarity.similarities import similarities as similarities
 from .study.assemble import (
     Report as Report,
     make_report as make_report,
-    report_trainings as report_trainings,
+    report_runs as report_runs,
 )
 from .study.exploration import Exploration as Exploration, explore as explore
 from .study.figure import Figure as Figure
 from .study.scorecard import (
     scorecard as scorecard,
-    scorecard_of_trainings as scorecard_of_trainings,
+    scorecard_of_runs as scorecard_of_runs,
 )

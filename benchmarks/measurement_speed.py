@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
     import torch
 
-    from vit_tf.analysis.engine.roles import Features, Taps
     from vit_tf.analysis.engine.stream import Statistic
+    from vit_tf.features.features import Features, Taps
 
 CKA_COUNT = 128
 TAPS = ("attention/norm", "attention/heads", "attention/branch", "mlp/norm", "mlp/hidden")

@@ -2,10 +2,10 @@
 
 A model is a .keras file of any Keras model (keras.applications, KerasHub, your own), a SavedModel
 folder whose outputs are its layers (as vit-tf export writes), a checkpoint (a file or a folder) or
-a public name. The report shows every figure that applies to the models and tests the claims of the
-papers; it lists what does not apply, with the reason. All models are compared on the same images of
-one size. The pixel values that each model expects are inferred from the model. If they cannot be
-inferred, specify them by --range, or by --mean and --std.
+a public name. The report shows figures of papers that apply to the models and tests the claims of
+the papers; it lists what does not apply, with the reason. All models are compared on the same
+images of one size. The pixel values that each model expects are inferred from the model. If they
+cannot be inferred, specify them by --range, or by --mean and --std.
 
 Models of this package have named layers (taps) and a known token grid. In other models, the outputs
 of blocks and stages are measured (at most 40 layers, evenly spaced in depth); --taps selects other
@@ -15,9 +15,11 @@ not recognized. Claims about how models are trained compare a model with variant
 --roles names: trained on a fraction of the data, without the skips of a block, larger, or with
 other supervision.
 
-The report, its figures (PNG) and the results (netCDF) are in the output folder. The same command
-resumes a run that was stopped. A result is measured again if weights, images, labels, options or
-code have changed.
+By default, the report has the leading figure of each chapter and lists the others with the command
+that adds them; --all draws every figure. The report, its figures (PNG) and the results (netCDF) are
+in the output folder. The same command resumes a run that was stopped, and a command with further
+figures reuses the results of the folder. A result is measured again if weights, images, labels,
+options or code have changed.
 
 Examples:
     vit-tf analyze mobilenet.keras
@@ -179,6 +181,8 @@ def analyze(
             models,
             data,
             options.out,
+            numbers=report_commands.figure_numbers(options),
+            command=report_commands.command_with_figures(options),
             notes=notes,
             title=f"Analysis of {join_words(names)}",
             introduction=INTRODUCTION.format(
@@ -209,7 +213,11 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
         shared_framing,
         slug,
     )
-    from vit_tf.analysis.study.supervision import require_supervisions, supervision_of
+    from vit_tf.analysis.study.supervision import (
+        require_supervisions,
+        supervision_of,
+        training_images_of,
+    )
     from vit_tf.features.features import Features
 
     sources = options.models
@@ -238,12 +246,13 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
                 model,
                 expects,
                 model.digest() if isinstance(model, Features) else digest(source),
-                source,
-                tuple(options.taps or ()),
-                options.patch_size,
-                options.prefix,
-                None if role == "-" else role,
-                supervision_of(str(source)) if kind == "-" else kind,
+                source=source,
+                taps=tuple(options.taps or ()),
+                patch_size=options.patch_size,
+                prefix=options.prefix,
+                role=None if role == "-" else role,
+                supervision=supervision_of(str(source)) if kind == "-" else kind,
+                training_images=training_images_of(str(source)),
             )
         )
         shape = input_shape(opened[-1])

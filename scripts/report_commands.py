@@ -90,8 +90,13 @@ def describe_results(options: Options) -> str:
 def add_figures(parser: Parser) -> None:
     """Adds the options that select figures."""
     add = parser.group("figures")
-    numbers = "figure numbers of the papers, such as 1,7,C.4 (default: all that apply)"
-    add("--figures", metavar="NUMBERS", default="", help=numbers)
+    numbers = (
+        "figure numbers of the papers, such as 1,7,C.4; main is the leading figure of each chapter "
+        "(default: main)"
+    )
+    add("--figures", metavar="NUMBERS", default="main", help=numbers)
+    text = "draw all figures that apply"
+    add("--all", dest="figures", action="store_const", const="all", help=text)
     add("--list", action="store_true", help="list the figures and exit")
 
 
@@ -152,13 +157,20 @@ def figure_numbers(options: Options) -> list[str]:
     return [number for number in options.figures.split(",") if number]
 
 
+def command_with_figures(options: Options) -> Callable[[Sequence[str]], str]:
+    """A function from numbers of figures to this command with these figures."""
+    return lambda numbers: f"{options.command} --figures {','.join(numbers)}"
+
+
 def require_figures(options: Options) -> None:
     """Raises a `ValueError` for unknown figures, before data and models are read."""
-    if not (numbers := figure_numbers(options)):
+    numbers = figure_numbers(options)
+    if not set(numbers) - {"main", "all"}:
         return
-    from vit_tf.analysis.study.figure import all_figures
+    from vit_tf.analysis.study.figure import ALL, MAIN, all_figures
 
-    choices = list(dict.fromkeys(choice for figure in all_figures() for choice in figure.choices))
+    choices = [MAIN, ALL, *(choice for figure in all_figures() for choice in figure.choices)]
+    choices = list(dict.fromkeys(choices))
     for number in numbers:
         if number not in choices:
             raise unknown_name("--figures", number, choices)

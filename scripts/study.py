@@ -161,9 +161,7 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
 
     description = common.describe_labelled(options)
     options.sizes = report_commands.subset_sizes(options, description)
-    plans = needed_plans(make_plans(options, description.num_classes), figures)
-    if not options.full and not options.figures:
-        plans = [plan for plan in plans if plan.role in QUICK]
+    plans = selected_plans(make_plans(options, description.num_classes), options)
     progress = report_commands.ProgressBar(expected_seconds(plans, options))
     log.info(outline(plans, options, progress.seconds))
     size = {"image_size": options.image_size}
@@ -176,7 +174,9 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
             models,
             data,
             options.out,
-            elsewhere=f'"vit-tf study --data {options.data} --full" measures it.',
+            numbers=report_commands.figure_numbers(options),
+            command=report_commands.command_with_figures(options),
+            elsewhere=f'"vit-tf study --data {options.data} --full --all" measures it.',
             progress=progress,
             title=f"{len(rows)} vision models trained on {description.name}",
             introduction=introduction(options, description),
@@ -313,6 +313,19 @@ def make_plans(options: Options, num_classes: int) -> list[ModelPlan]:
     return [*plans, before, after, far]
 
 
+def selected_plans(plans: Sequence[ModelPlan], options: Options) -> list[ModelPlan]:
+    """The plans of all models, of the three models, or of those that the selected figures need."""
+    from vit_tf.analysis.study.figure import ALL, MAIN, lookup_figures
+
+    numbers = report_commands.figure_numbers(options)
+    named = [number for number in numbers if number not in (MAIN, ALL)]
+    if options.full:
+        return needed_plans(plans, lookup_figures(numbers))
+    of_figures = needed_plans(plans, lookup_figures(named)) if named else []
+    is_quick = len(named) < len(numbers)
+    return [plan for plan in plans if plan in of_figures or (is_quick and plan.role in QUICK)]
+
+
 def needed_plans(plans: Sequence[ModelPlan], figures: Iterable[Figure]) -> list[ModelPlan]:
     """The plans that figures need: those of their roles, and what these are variants of."""
     roles = {role for figure in figures for role in figure.models.all_roles}
@@ -416,6 +429,7 @@ def study_model(
         None if accuracy is None else (accuracy / 100, facts["row"]["tested on"]),
         class_names=() if accuracy is None else tuple(class_names),
         supervision="reconstruction" if plan.role == "masked" else "labels",
+        training_images=options.sizes["train"],
         training_flops=lambda: training_flops(plan, options, load()),
         configuration={
             "class": plan.model.__name__,
@@ -646,11 +660,14 @@ def train_in_parallel(
 
 
 def train_and_measure(plan: ModelPlan, options: Options) -> None:
-    """Train one model in a process of its own, and make the measurements of it alone."""
+    """Train one model in a process of its own, and make the measurements of it alone.
+
+    Which figure leads a chapter depends on all models, so that these are measured later.
+    """
     report = partial(_report, plan.name)
     train_plan(plan, options, [report_commands.progress_callback(report)])
     report(1, 1)
-    if plan.base is None:
+    if plan.base is None and "main" not in report_commands.figure_numbers(options):
         _measure_alone(plan, options)
 
 

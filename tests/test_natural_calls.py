@@ -209,8 +209,12 @@ CALLS = [
     ("vit", lambda m, d: A.position_similarity(m), None),
     ("bit", lambda m, d: A.patch_filters(m), "no patches"),
     ("vit", lambda m, d: A.cka(m, f"{d.folder}/*.png"), "No file matches"),
-    ("vit", lambda m, d: A.cka([m, m], d.pixels), "cka(model, images, other)"),
-    ("vit", lambda m, d: A.cka(m, m, d.pixels), "cka(model, images, other)"),
+    ("vit", lambda m, d: A.cka([m, m], d.pixels)["vit-cls-cifar10"], None),
+    (
+        "vit",
+        lambda m, d: A.cka(m, m, m),
+        "a second model comes after them",
+    ),
     ("vit", lambda m, d: A.knn_accuracy(m, d.pairs, d.pairs, k=3), None),
     ("vit", lambda m, d: A.ridge_probe(m, named(d), named(d)), "np.unique"),
     ("vit", lambda m, d: A.cka(m, d.pils[0]), "at least 4 examples"),
@@ -270,7 +274,7 @@ MISTAKES = [
     (lambda m, d: A.explore(d.paths[0], m), ValueError, "images come after the model"),
     (lambda m, d: A.explore(m, "https://a.org/b.jpg"), ValueError, "download the file"),
     (lambda m, d: A.make_report(m, m), ValueError, "one list: [model, other]"),
-    (lambda m, d: A.cka(m, d.pixels, layer="pooled"), TypeError, "Did you mean layers"),
+    (lambda m, d: A.cka(m, d.pixels, layerz="pooled"), TypeError, "Did you mean layers"),
     (lambda m, d: A.patch_filters(m).save("filters.png"), ValueError, "figure.savefig(path)"),
     (lambda m, d: A.plot(A.patch_filters(m), "filters.png"), ValueError, "figure.savefig(path)"),
     (lambda m, d: A.plot(A.patch_filters(m), figsize=(3, 3)), TypeError, "Expected options of"),
@@ -608,3 +612,167 @@ def test_a_key_can_be_made_of_a_measurement():
     keys = {fingerprint(f) for f in (analysis.cka, analysis.head_ablation, analysis.skip_ablation)}
     assert len(keys) == 3
     assert fingerprint(analysis.cka) in keys
+
+
+def photo(data):
+    return data.paths[0]
+
+
+# Calls in the words of other libraries, and what each is in this package's words.
+GUESSES = {
+    "second model by a name": (
+        lambda m, d: A.cka(m, d.floats, model2=m),
+        lambda m, d: A.cka(m, d.floats, m),
+    ),
+    "second model before the images": (
+        lambda m, d: A.cka(m, m, d.floats),
+        lambda m, d: A.cka(m, d.floats, m),
+    ),
+    "maps of one layer": (
+        lambda m, d: A.attention_maps(m, photo(d), layer=2),
+        lambda m, d: A.attention_maps(
+            A.mean_attention(m, photo(d), layers="block02/attention/weights")
+        ),
+    ),
+    "a head of a layer": (
+        lambda m, d: A.head_ablation(m, d.floats, d.labels, layer=2, head=3),
+        lambda m, d: A.head_ablation(m, (d.floats, d.labels), layers="block02/attention/heads").sel(
+            head=3
+        ),
+    ),
+    "several heads": (
+        lambda m, d: A.attention_distance(model=m, images=d.floats, head=[0, 2]),
+        lambda m, d: A.attention_distance(m, d.floats).sel(head=[0, 2]),
+    ),
+    "tsne": (
+        lambda m, d: A.tsne(m, d.floats, d.labels, layer=-1),
+        lambda m, d: A.projection(m, (d.floats, d.labels), method="tsne", layers="norm"),
+    ),
+    "position embeddings": (
+        lambda m, d: A.position_embedding_similarity(m),
+        lambda m, d: A.position_similarity(m),
+    ),
+    "knn": (
+        lambda m, d: A.knn(m, d.floats[:4], d.labels[:4], d.floats[4:], d.labels[4:], k=2),
+        lambda m, d: A.knn_accuracy(
+            m, (d.floats[:4], d.labels[:4]), (d.floats[4:], d.labels[4:]), k=2
+        ),
+    ),
+    "target": (
+        lambda m, d: A.integrated_gradients(m, d.one, target=3, steps=2),
+        lambda m, d: A.integrated_gradients(m, d.one, classes=[3], steps=2),
+    ),
+    "saliency": (
+        lambda m, d: A.saliency(m, d.one, target=3),
+        lambda m, d: A.input_gradients(m, d.one, classes=[3], samples=1, noise=0.0),
+    ),
+    "labels that are not needed": (
+        lambda m, d: A.attention_distance(m, d.floats, d.labels),
+        lambda m, d: A.attention_distance(m, d.floats),
+    ),
+    "labels by keyword": (
+        lambda m, d: A.head_ablation(m, images=d.floats, labels=d.labels, layers="block_3"),
+        lambda m, d: A.head_ablation(m, (d.floats, d.labels), layers="block03/attention/heads"),
+    ),
+    "blocks by name": (
+        lambda m, d: A.cka(m, d.floats, layers=["block00", "block05"]),
+        lambda m, d: A.cka(m, d.floats, layers=["block00/mlp/sum", "block05/mlp/sum"]),
+    ),
+    "layers by position": (
+        lambda m, d: A.cka(m, d.floats, layers=[0, -1]),
+        lambda m, d: A.cka(m, d.floats, layers=["embedding", "norm"]),
+    ),
+    "no test images": (
+        lambda m, d: A.ridge_probe(m, d.floats, d.labels),
+        lambda m, d: A.ridge_probe(
+            m,
+            (np.delete(d.floats, 4, axis=0), np.delete(d.labels, 4)),
+            (d.floats[4:5], d.labels[4:5]),
+        ),
+    ),
+}
+QUICK_GUESSES = ("second model before the images", "blocks by name", "layers by position")
+
+
+@pytest.mark.filterwarnings("ignore:No test images:UserWarning")
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK_GUESSES)) for n in GUESSES],
+)
+def test_a_call_in_the_words_of_others_is_ours(name, model, data):
+    guess, own = GUESSES[name]
+    xr.testing.assert_equal(guess(model("vit"), data), own(model("vit"), data))
+
+
+def test_several_models_give_one_result_by_name(model, data):
+    vit, gap = model("vit"), vit_tf.load("vit-gap-cifar10")
+    found = analysis.attention_distance([vit, gap], data.floats, layers=-1)
+    assert list(found) == ["vit-cls-cifar10", "vit-gap-cifar10"]
+    for result, one in zip(found.values(), (vit, gap), strict=True):
+        xr.testing.assert_equal(result, analysis.attention_distance(one, data.floats, layers=-1))
+    assert [ax.get_title() for ax in analysis.plot(found).panels.flat] == list(found)
+    others = analysis.cka(vit, data.floats, [gap, vit], layers=[0, -1])
+    assert list(others) == ["vit-gap-cifar10", "vit-cls-cifar10"]
+    xr.testing.assert_equal(
+        others["vit-gap-cifar10"], analysis.cka(vit, data.floats, gap, layers=[0, -1])
+    )
+
+
+def test_features_are_those_of_the_layers(model, data):
+    vit = model("vit")
+    found = vit_tf.extract_features(vit, data.pixels, layers=["block03", "pooled"])
+    expected = vit_tf.submodel(vit, "block03/mlp/sum", "pooled")(data.floats)
+    assert list(found) == ["block03/mlp/sum", "pooled"]
+    for layer, values in found.items():
+        np.testing.assert_allclose(values, expected[layer], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_folder_is_split_into_training_and_test_images(model, data):
+    with pytest.warns(UserWarning, match="one of 5 images is a test image"):
+        accuracy = analysis.ridge_probe(model("vit"), data.folder, layers=-1)
+    assert accuracy.sizes["layer"] == 1 and accuracy.isin([0, 1]).all()  # of a single test image
+
+
+def test_a_saved_result_is_loaded_as_it_was(tmp_path):
+    result = analysis.position_similarity("vit-cls-cifar10")
+    result.save(tmp_path / "similarity.nc")
+    loaded = analysis.load(tmp_path / "similarity.nc")
+    assert type(loaded) is type(result)
+    xr.testing.assert_identical(loaded, result)
+    assert type(loaded.to_xarray()) is xr.DataArray
+    with pytest.raises(FileNotFoundError, match="not found"):
+        analysis.load(tmp_path / "other.nc")
+
+
+def test_a_plot_is_found_by_its_name():
+    assert analysis.plot_cka is analysis.plots.plot_cka
+    with pytest.raises(AttributeError, match="plot_cka"):
+        _ = analysis.plot_ckaa
+
+
+def test_a_position_without_a_layer_is_refused(model, data):
+    with pytest.raises(ValueError, match="positions of layers from -8 to 7"):
+        analysis.cka(model("vit"), data.floats, layers=8)
+    with pytest.raises(TypeError, match="no argument 'head'"):
+        analysis.cka(model("vit"), data.floats, layers=[0, -1], head=1)
+
+
+@pytest.mark.slow
+def test_maps_of_a_photograph_lie_on_it(model, data):
+    pixels = np.asarray(Image.open(data.paths[0]))
+    vit, bit = model("vit"), model("bit")
+    results = [
+        analysis.attention_rollout(vit, data.paths[0]),
+        analysis.gradient_attention(vit, data.paths[0]),
+        analysis.grad_cam(bit, data.paths[0], target=3),
+        analysis.saliency(vit, data.paths[0], target=3),
+        analysis.integrated_gradients(vit, data.paths[0], target=3, steps=2),
+    ]
+    for result in results:
+        panels = analysis.plot(result).panels.flat
+        assert all(len(panel.images) == 2 for panel in panels), result.name
+        np.testing.assert_allclose(255 * panels[0].images[0].get_array(), pixels, atol=0.6)
+        assert "picture" not in result.to_dataframe().columns
+    many = analysis.attention_rollout(vit, data.floats)
+    assert all(len(panel.images) == 1 for panel in analysis.plot(many).panels.flat)

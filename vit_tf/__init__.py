@@ -13,4 +13,6 @@ if not (_INSIDE / "analysis").is_dir() and (_BESIDE / "analysis" / "__init__.py"
     __path__.append(str(_BESIDE))
 
 # Imported when first used: `import vit_tf` alone loads neither Keras nor TensorFlow.
-__getattr__, __dir__, __all__ = attach_public(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_public(
+    __name__, __file__, {"list_models": ("list_pretrained", {})}
+)

@@ -1,9 +1,4 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
-from .declaration import (
-    measurement as measurement,
-    one_pass_measurement as one_pass_measurement,
-    statistic_of as statistic_of,
-)
 from .features import (
     DerivedFeatures as DerivedFeatures,
     Features as Features,
@@ -13,24 +8,30 @@ from .features import (
     gaussian_like as gaussian_like,
 )
 from .matching import match_maps as match_maps
-from .pooling import Pooled as Pooled, pooled_statistic as pooled_statistic
-from .roles import (
-    AnnotatedImages as AnnotatedImages,
-    Block as Block,
-    Classes as Classes,
-    Grid as Grid,
-    Images as Images,
-    LabelledImages as LabelledImages,
-    MaskedImages as MaskedImages,
-    Model as Model,
-    Models as Models,
-    NumClasses as NumClasses,
-    Scores as Scores,
+from .measurements import (
+    labels_after_images as labels_after_images,
+    measurement as measurement,
+    statistic_of as statistic_of,
+)
+from .pooling import (
+    Pooled as Pooled,
+    complete_grid as complete_grid,
+    pooled_statistic as pooled_statistic,
+)
+from .preparation import (
+    prepare as prepare,
+    prepare_images as prepare_images,
+    prepare_labelled as prepare_labelled,
+    prepare_pair as prepare_pair,
+    prepare_sets as prepare_sets,
+    read_model as read_model,
+    score_layer as score_layer,
 )
 from .stream import (
     Statistic as Statistic,
     accumulate as accumulate,
     collect as collect,
+    evaluate as evaluate,
     one_pass as one_pass,
 )
 from .training_recorder import Recorder as Recorder

@@ -88,6 +88,15 @@ class ResultArray(xr.DataArray):
 
     __slots__ = ()
 
+    def to_xarray(self) -> xr.DataArray:
+        """The result as xarray's own class, whose plots are xarray's."""
+        return xr.DataArray(self)
+
+    def to_dataframe(self, name: Any = None, dim_order: Any = None) -> "pd.DataFrame":
+        """The result as a table without the pictures of its images."""
+        table = xr.DataArray(self).drop_vars("picture", errors="ignore")
+        return table.to_dataframe(name, dim_order)
+
     @property
     def plot(self) -> ArrayPlots:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The plots of the result; `plot()` is that of its measurement."""
@@ -98,6 +107,10 @@ class ResultDataset(xr.Dataset):
     """A Dataset that a measurement returns: `result.plot()` draws it as `analysis.plot` does."""
 
     __slots__ = ()
+
+    def to_xarray(self) -> xr.Dataset:
+        """The result as xarray's own class, whose plots are xarray's."""
+        return xr.Dataset(self.data_vars, self.coords, self.attrs)
 
     @property
     def plot(self) -> DatasetPlots:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -111,15 +124,42 @@ class ResultDataset(xr.Dataset):
         return ResultAccessor(self).to_dataframe()
 
 
-def as_result(dataset: xr.Dataset) -> ResultArray | ResultDataset:
+def as_result(dataset: xr.Dataset | xr.DataArray) -> ResultArray | ResultDataset:
     """A result from the Dataset that its file holds; a DataArray is the only variable of its file.
 
     netCDF stores the attributes of a DataArray with its variable, those of a Dataset by themselves.
     """
+    if isinstance(dataset, xr.DataArray):
+        return ResultArray(dataset)
     if len(dataset.data_vars) == 1 and not dataset.attrs:
         (array,) = dataset.data_vars.values()
         return ResultArray(array)
     return ResultDataset(dataset.data_vars, dataset.coords, dataset.attrs)
+
+
+def load(path: str | os.PathLike) -> ResultArray | ResultDataset:
+    """A result that `result.save(path)` wrote, as its measurement returned it.
+
+    Args:
+        path: path of the netCDF file.
+
+    Returns:
+        The result, which is read into memory.
+
+    Raises:
+        OSError: if there is no such file, or if it is not a netCDF file.
+
+    Examples:
+        >>> analysis.cka(vit, images).save("cka.nc")
+        >>> analysis.load("cka.nc").cka.dims
+        ('layer_x', 'layer_y')
+
+    See also:
+        `plot`, which also draws results that `xarray.load_dataset` opened.
+    """
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"Result file not found: {os.fspath(path)!r}.")
+    return as_result(xr.load_dataset(path))
 
 
 for register in (xr.register_dataarray_accessor, xr.register_dataset_accessor):

@@ -1,7 +1,7 @@
 """The class scores of features: which tap holds them, their gradients, and the classes in them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -10,9 +10,10 @@ from vit_tf.common.names import format_list, unknown_name
 from vit_tf.data.batches import explained_batches
 from vit_tf.features.features import Features, ScoreKind, Taps
 
-from .roles import Classes, Images
 from .stream import first_batch
 
+# Classes by name or position, one or several; those that are predicted for None.
+ClassesLike: TypeAlias = int | str | Sequence[int | str] | None
 NUM_SHOWN = 8  # images on which a model shows how many classes it scores
 MAX_CLASSES = 5  # that are explained where none are given
 ONE_SCORE = (
@@ -142,7 +143,9 @@ def kind_of_scores(features: Features) -> ScoreKind:
     return scores.kind if scores else ScoreKind.SOFTMAX
 
 
-def class_positions(features: Features, images: Images, classes: Classes, scores: str) -> list[int]:
+def class_positions(
+    features: Features, images: Any, classes: ClassesLike, scores: str
+) -> list[int]:
     """Positions of classes given by name or number; by default those predicted for the images."""
     names = features.facts.class_names
     if classes is None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vit_tf.features.conversion import features_of
-
-from .roles import Model
+from vit_tf.features.conversion import ModelLike, features_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def layers(model: Model) -> pd.DataFrame:
+def layers(model: ModelLike) -> pd.DataFrame:
     """The layers of a model in depth order, whose names and patterns `layers=` accepts.
 
     Args:

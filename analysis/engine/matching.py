@@ -5,17 +5,23 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from vit_tf.features.features import DerivedFeatures, Features
-from vit_tf.features.tokens import TokenGrid
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import DerivedFeatures, Features, Taps
+from vit_tf.features.layers import Detail
 
-from .declaration import measurement
-from .pooling import require_grid
-from .roles import Model, Taps
+from .measurements import measurement
+from .pooling import PartialGrid, require_grid
+from .preparation import read_model
 
 
-@measurement()
+@measurement(arguments="{model}")
 def match_maps(
-    features: Model, channels: int | None = None, grid: TokenGrid | tuple[int, int] | None = None
+    model: ModelLike,
+    channels: int | None = None,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> Features:
     """Resamples maps to the rows and columns of the last stage, with about as many channels.
 
@@ -31,7 +37,7 @@ def match_maps(
     are not padded, because padding would weight the border differently in every stage.
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor of shape (example, row,
+        model: a model, or a callable from images to `{layer: tensor of shape (example, row,
             column, channel)}`.
         channels: number of channels of the last stage; by default, that of the last layer.
         grid: `TokenGrid` of the map of the last stage; by default, the `token_grid` of the
@@ -44,6 +50,7 @@ def match_maps(
         ValueError: if there is no grid. When the callable is called: if a tap is not a map, or if
             its rows and columns are not multiples of the rows and columns of the grid.
     """
+    features = read_model(model, "representations", layers, detail)
     grid = require_grid(features, grid)
 
     def matched(taps: Taps) -> dict[str, tf.Tensor]:

@@ -1,7 +1,7 @@
 """Taps as sequences of tokens on a grid, pooled to one vector for each image."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -10,11 +10,11 @@ import tensorflow as tf
 from vit_tf import TokenGrid
 from vit_tf.common.names import last_part
 from vit_tf.data.labels import require_label_type
+from vit_tf.features.features import Features, Taps
 from vit_tf.features.tokens import as_grid, as_pair
 
 from .results import ALL, CLS, EACH, POOLED, SPATIAL, require_finite, require_word
-from .roles import Features, Grid, Taps
-from .stream import Statistic, Totals, per_batch
+from .stream import Statistic, Totals, first_batch
 from .traces import once_per_graph, reusable
 
 _NOT_TOKENS = ("weights", "heads")
@@ -100,7 +100,7 @@ def pooled_tokens(positions: Sequence[int] | None, grid: TokenGrid) -> tuple[int
     return tuple(positions or (range(1) if grid.prefix else range(grid.num_tokens)))
 
 
-def grid_of(features: Features, grid: Grid) -> PartialGrid:
+def grid_of(features: Features, grid: PartialGrid) -> PartialGrid:
     """The grid as far as it is known before the first batch: `TokenGrid`, (rows, columns), None."""
     of_features = features.facts.grid
     if grid is None:
@@ -120,14 +120,14 @@ def grid_of(features: Features, grid: Grid) -> PartialGrid:
     return given if isinstance(given, TokenGrid) else of_features
 
 
-def raise_contradiction(of_features: TokenGrid, grid: Grid) -> NoReturn:
+def raise_contradiction(of_features: TokenGrid, grid: PartialGrid) -> NoReturn:
     """Raises a `ValueError` for a grid that is not the features' own."""
     raise ValueError(
         f"Expected grid to be None or that of the features, {of_features}. Received: grid={grid}"
     )
 
 
-def require_grid(features: Features, grid: Grid) -> TokenGrid:
+def require_grid(features: Features, grid: PartialGrid) -> TokenGrid:
     """As `grid_of`, where the whole `TokenGrid` must be known in advance."""
     token_grid = grid_of(features, grid)
     if not isinstance(token_grid, TokenGrid):
@@ -138,29 +138,25 @@ def require_grid(features: Features, grid: Grid) -> TokenGrid:
     return token_grid
 
 
-def on_grid(
+def complete_grid(
     features: Features,
-    grid: Grid,
-    make: Callable[[TokenGrid], Statistic],
-    num_tokens: Callable[..., int],
-) -> Statistic:
-    """The `Statistic` of `make(token_grid)`; the first batch completes a pair (rows, columns)."""
-    given = grid_of(features, grid)
-    if given is None or isinstance(given, TokenGrid):
-        return make(require_grid(features, grid))
+    images: Any,
+    grid: PartialGrid,
+    num_tokens: Callable[[Taps], int],
+) -> TokenGrid:
+    """The whole grid of the tokens; a pair (rows, columns) is completed from the first image.
 
-    def step(images: tf.Tensor, *rest: Any) -> dict[str, Any]:
-        size = features.image_size or images.shape[1:3]
-        complete = as_grid(given, num_tokens(*rest), size)
-        result = make(complete).step(images, *rest)
-        return result | {"complete_grid": dict(vars(complete)), "batches": 1}
-
-    def finish(totals: Totals) -> Any:
-        complete = TokenGrid(**per_batch(totals, "complete_grid"))
-        parts = {name: part for name, part in totals.items() if name != "complete_grid"}
-        return make(complete).finish(parts)
-
-    return replace(make(as_grid(given)), step=step, finish=finish)
+    Args:
+        features, images: of one model, as `engine.preparation.prepare` returns them.
+        grid: what the caller specifies.
+        num_tokens: function from the layers of an image to the number of tokens.
+    """
+    known = grid_of(features, grid)
+    if known is None or isinstance(known, TokenGrid):
+        return require_grid(features, grid)
+    image = first_batch(images)[:1]
+    size = features.image_size or image.shape[1:3]
+    return as_grid(known, num_tokens(features(image)), size)
 
 
 def shared_grid(
@@ -204,7 +200,9 @@ class Pooled:
     """Pooled features of all examples of a data set.
 
     Attributes:
-        layers: dict from layer to the pooled features, a float64 array of shape (example, channel).
+        layers: dict from layer to the pooled features, an array of shape (example, channel). They
+            are float32, in which they are computed: float64 would double their memory. Analyses
+            compute in float64.
         labels: labels of the examples, an array of shape (example,).
         tokens: the tokens that were pooled, as for `pool`.
         batches: number of batches of the data set.
@@ -256,7 +254,9 @@ def pooled_statistic(tokens: str | None = None, grid: TokenGrid | None = None) -
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         require_label_type(labels)
-        return {"rows": {"x": pool(taps, tokens, grid), "labels": labels}, "batches": 1}
+        pooled = pool(taps, tokens, grid)
+        x = {layer: tf.cast(values, tf.float32) for layer, values in pooled.items()}
+        return {"rows": {"x": x, "labels": labels}, "batches": 1}
 
     def finish(totals: Totals) -> Pooled:
         rows = totals["rows"]

@@ -106,7 +106,7 @@ def code_of(function: FunctionType) -> str:
 
 def keep(result: Labelled, path: Path, key: str, notes: dict) -> Labelled:
     """Saves a result under `key` in a netCDF file, atomically; only the first worker writes."""
-    result = result.assign_attrs(notes | {"key": key})
+    result = as_result(result.assign_attrs(notes | {"key": key}))
     if this_worker(tf.distribute.get_strategy())[0] == 0:
         save(result, path)
     return result

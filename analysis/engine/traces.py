@@ -12,7 +12,7 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import keras
 import numpy as np
@@ -20,9 +20,11 @@ import tensorflow as tf
 
 from vit_tf.features.conversion import as_features
 from vit_tf.features.keras_features import KerasFeatures
+from vit_tf.features.submodels import TapModel
 from vit_tf.features.tokens import TokenGrid
 
 Made = TypeVar("Made")
+Parameters = ParamSpec("Parameters")
 MAX_KEPT = 9  # of a model: features, statistics of features, and its taps
 MAX_PAIRED = 2  # of these, those that hold another model too, whose weights stay in memory
 MAX_COMPILED = 2  # graphs of a step: of one batch and of all replicas, for the last shapes only
@@ -179,7 +181,7 @@ class KeptStep:
         return self._step(*batch)
 
 
-def reusable(make: Callable) -> Callable:
+def reusable(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
     """Decorates a function from features and options to a `Statistic`, which is then cached.
 
     A model that is measured again with the same options is not traced again. The step must follow
@@ -211,7 +213,7 @@ def reusable(make: Callable) -> Callable:
                 key.append(_as_tuple(value))
 
         def made() -> Any:
-            new = make(*given.args, **given.kwargs)
+            new = cast(Any, make(*given.args, **given.kwargs))
             if isinstance(new.step, KeptStep):
                 return new
             return replace(new, step=KeptStep(new.step, models, _graphs_of(key, models)))
@@ -252,7 +254,7 @@ def _graphs_of(key: Sequence[Any], models: Sequence[Any]) -> Kept:
     shared = _shared_graphs.get()
     if shared is None or not all(isinstance(model, keras.Model) for model in models):
         return Kept(MAX_COMPILED)
-    layouts = tuple((getattr(m, "taps", ()), weight_layout(m)) for m in models)
+    layouts = tuple((m.taps if isinstance(m, TapModel) else (), weight_layout(m)) for m in models)
     return shared.setdefault((tuple(key), layouts), Kept(MAX_COMPILED))
 
 

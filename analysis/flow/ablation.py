@@ -17,8 +17,9 @@ from vit_tf import TokenGrid, edits
 from vit_tf.common.names import format_list
 from vit_tf.data.equal_batches import split_batches
 from vit_tf.data.labels import batch_labels, require_counted
-from vit_tf.features.features import ScoreKind
-from vit_tf.features.layers import Shape
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, ScoreKind, Taps
+from vit_tf.features.layers import Detail, Shape
 from vit_tf.features.structure import OF_SUBLAYERS
 from vit_tf.features.tokens import as_grid
 
@@ -30,19 +31,10 @@ from ..engine.class_scores import (
     kind_of_scores,
     require_scores,
 )
-from ..engine.declaration import measurement
-from ..engine.pooling import grid_of
+from ..engine.measurements import labels_after_images, measurement
+from ..engine.pooling import PartialGrid, grid_of
+from ..engine.preparation import ImagesLike, prepare, prepare_images, read_model, score_layer
 from ..engine.results import CLS, facts_of, require_finite, require_word, variable
-from ..engine.roles import (
-    AnyImages,
-    Features,
-    Grid,
-    ImagePairs,
-    LabelledImages,
-    Model,
-    Scores,
-    Taps,
-)
 from ..engine.stream import Statistic, Totals, as_dataset, evaluate, per_batch
 from ..engine.traces import reusable
 
@@ -109,7 +101,7 @@ def effects(
     statistic: Statistic[Totals],
     cells: Iterable[tuple],
     names: Sequence[str],
-    images: AnyImages,
+    images: ImagesLike,
     *,
     scores: str,
     description: str,
@@ -159,7 +151,7 @@ def in_table(result: xr.Dataset, cells: Iterable[tuple], names: Sequence[str]) -
 
 
 def means_to_insert(
-    features: Features, images: AnyImages, taps: Sequence[str], replacement: str, description: str
+    features: Features, images: ImagesLike, taps: Sequence[str], replacement: str, description: str
 ) -> dict[str, np.ndarray] | None:
     """The mean of each tap over the images, which `replacement="mean"` reads; None for others."""
     require_word(replacement, REPLACEMENTS, "replacement")
@@ -259,14 +251,18 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
 @measurement("embedding")
+@labels_after_images
 def token_ablation(
-    features: Model,
-    images: LabelledImages,
-    scores: Scores = "logits",
+    model: ModelLike,
+    images: ImagesLike,
+    scores: str | None = None,
     replacement: str = ZERO,
     shares: Sequence[float] = SHARES,
-    grid: Grid = None,
+    grid: PartialGrid = None,
     seed: int = 0,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """Change of a model's predictions when prefix tokens, or a share of the spatial tokens, are
     replaced.
@@ -285,7 +281,7 @@ def token_ablation(
     https://arxiv.org/abs/2105.10497).
 
     Args:
-        features: a model, or a submodel that returns the tokens to replace, of shape (example,
+        model: a model, or a submodel that returns the tokens to replace, of shape (example,
             token, channel), and the scores. To order tokens by attention, the submodel also returns
             attention weights, as in `vit_tf.submodel(vit, "embedding", "block00/attention/weights",
             "logits")`.
@@ -329,27 +325,34 @@ def token_ablation(
     See also:
         `plots.plot_token_ablation`, `head_ablation`; page measurements/flow/interventions.md.
     """
-    layers = require_submodel(features, scores)
-    weights = [layer for layer, shape in layers.items() if len(shape) == 3]
-    tokens = [layer for layer, shape in layers.items() if len(shape) == 2]
-    grid = grid_of(features, grid)
-    if grid is not None and tokens:
-        grid = as_grid(grid, layers[tokens[0]][0])
-    fits = grid is not None and tokens and layers[tokens[0]][0] == grid.num_tokens
-    if grid is None or len(tokens) != 1 or len(weights) > 1 or not fits:
+    features, images = prepare(
+        model, images, kind="embedding", layers=layers, detail=detail, scores=scores, labelled=True
+    )
+    scores = score_layer(features, scores)
+    shapes = require_submodel(features, scores)
+    # The layer of tokens has two axes, and attention weights, by which tokens are ranked, three.
+    weights = [layer for layer, shape in shapes.items() if len(shape) == 3]
+    tokens = [layer for layer, shape in shapes.items() if len(shape) == 2]
+    known_grid, token_grid, num_tokens = grid_of(features, grid), None, None
+    if known_grid is not None and tokens:
+        num_tokens = shapes[tokens[0]][0]
+        token_grid = as_grid(known_grid, num_tokens)
+    has_one_of_each = len(tokens) == 1 and len(weights) <= 1
+    if token_grid is None or not has_one_of_each or num_tokens != token_grid.num_tokens:
         raise ValueError(
             "Expected one tap of tokens (example, token, channel) of a known grid, one of "
             "attention weights at most, and the scores. Received: "
-            f"{layers}, grid={grid}"
+            f"{shapes}, grid={token_grid or known_grid}"
         )
     if not all(0 < share <= 1 for share in shares):
         raise ValueError(f"Expected shares in (0, 1]. Received: {tuple(shares)}")
     (tap,) = tokens
+    # Each share of each choice of tokens is one run with an intervention.
     means = means_to_insert(features, images, tokens, replacement, "means of tokens")
     shares = tuple(float(share) for share in shares)
-    cells = _token_cells(grid, shares, bool(weights))
+    cells = _token_cells(token_grid, shares, bool(weights))
     statistic = _token_statistic(
-        features, tap, scores, replacement=replacement, shares=shares, grid=grid, seed=seed
+        features, tap, scores, replacement=replacement, shares=shares, grid=token_grid, seed=seed
     )
     result = effects(
         features,
@@ -441,8 +444,15 @@ PATHS = ("skip", "branch")
 
 
 @measurement("ablated_skips")
+@labels_after_images
 def skip_ablation(
-    features: Model, images: LabelledImages, scores: Scores = "logits", whole_blocks: bool = True
+    model: ModelLike,
+    images: ImagesLike,
+    scores: str | None = None,
+    whole_blocks: bool = True,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """Change of a model's predictions when the skips or the branches of one block are removed.
 
@@ -452,7 +462,7 @@ def skip_ablation(
     skips (figure 8).
 
     Args:
-        features: a model, or a submodel that returns skips, branches and scores, such as
+        model: a model, or a submodel that returns skips, branches and scores, such as
             `vit_tf.submodel(vit, "*/skip", "*/branch", "logits")`. Names follow the tap grammar.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap that holds the scores before a softmax, of shape (example, class).
@@ -492,6 +502,16 @@ def skip_ablation(
         `plots.plot_skip_ablation`, `skip_ratio`, `head_ablation`; page
         measurements/flow/interventions.md.
     """
+    features, images = prepare(
+        model,
+        images,
+        kind="ablated_skips",
+        layers=layers,
+        detail=detail,
+        scores=scores,
+        labelled=True,
+    )
+    scores = score_layer(features, scores)
     cells = _skip_cells(features, scores, whole_blocks)
     if not cells:
         raise ValueError(
@@ -531,8 +551,15 @@ def _skip_statistic(features: Features, scores: str, whole_blocks: bool) -> Stat
 
 
 @measurement("heads")
+@labels_after_images
 def head_ablation(
-    features: Model, images: LabelledImages, scores: Scores = "logits", replacement: str = ZERO
+    model: ModelLike,
+    images: ImagesLike,
+    scores: str | None = None,
+    replacement: str = ZERO,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """Change of a model's predictions when the output of one attention head is removed.
 
@@ -541,7 +568,7 @@ def head_ablation(
     layer uses the output of the head, or that other heads and layers compensate for it.
 
     Args:
-        features: a model, or a submodel that returns the outputs of heads, of shape (example,
+        model: a model, or a submodel that returns the outputs of heads, of shape (example,
             token, head, channel), and the scores, as in `vit_tf.submodel(vit, "*/heads",
             "logits")`. For a model with attention layers of Keras, the submodel returns the values
             `"*/value"` instead of `"*/heads"`, since the output of a head is a weighted mean of the
@@ -581,13 +608,17 @@ def head_ablation(
         `plots.plot_head_ablation`, `skip_ablation`, `token_ablation`; page
         measurements/flow/interventions.md.
     """
-    layers = require_submodel(features, scores)
-    if unlike := {layer: shape for layer, shape in layers.items() if len(shape) != 3}:
+    features, images = prepare(
+        model, images, kind="heads", layers=layers, detail=detail, scores=scores, labelled=True
+    )
+    scores = score_layer(features, scores)
+    shapes = require_submodel(features, scores)
+    if unlike := {layer: shape for layer, shape in shapes.items() if len(shape) != 3}:
         raise ValueError(
             "Expected outputs of heads of shape (example, token, head, channel). "
             f"Received: {unlike}"
         )
-    means = means_to_insert(features, images, list(layers), replacement, "means of heads")
+    means = means_to_insert(features, images, list(shapes), replacement, "means of heads")
     result = effects(
         features,
         replace(_head_statistic(features, scores, replacement), state=means),
@@ -598,7 +629,7 @@ def head_ablation(
         description="head ablation",
         replacement=replacement,
     )
-    return result.reindex(layer=list(layers))
+    return result.reindex(layer=list(shapes))
 
 
 def _head_cells(features: Features, scores: str) -> list[tuple[str, int]]:
@@ -621,13 +652,16 @@ def _head_statistic(features: Features, scores: str, replacement: str) -> Statis
     return effects_statistic(features, interventions, scores, len(cells), least)
 
 
-@measurement("patching")
+@measurement("patching", arguments="{model}, pairs")
 def activation_patching(
-    features: Model,
-    pairs: ImagePairs,
-    scores: Scores = "logits",
-    source: Model | None = None,
+    model: ModelLike,
+    pairs: ImagesLike,
+    scores: str | None = None,
+    source: ModelLike | None = None,
     tokens: Sequence[int] | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """Effect on the scores when one token of one layer takes its value from another run.
 
@@ -641,7 +675,7 @@ def activation_patching(
     0 or above 1.
 
     Args:
-        features: a model, or a submodel that returns layers of tokens, of shape (example, token,
+        model: a model, or a submodel that returns layers of tokens, of shape (example, token,
             channel), and the scores, as in `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`.
         pairs: batched `tf.data.Dataset` of (images, other images), or a pair of arrays.
         scores: name of the tap that holds the scores of shape (example, class).
@@ -673,18 +707,24 @@ def activation_patching(
         `plots.plot_activation_patching`, `logit_lens`; page
         measurements/flow/activation-patching.md.
     """
-    layers = require_submodel(features, scores)
-    counts = [shape[0] for shape in layers.values() if len(shape) == 2 and shape[0] is not None]
-    if len(set(counts)) > 1 or len(counts) < len(layers):
+    models = [
+        read_model(each, "patching", layers, detail) for each in (model, source) if each is not None
+    ]
+    (features, *others), _ = prepare_images(models, {}, scores=[scores] * len(models))
+    other_model = others[0] if others else features
+    scores = score_layer(features, scores)
+    shapes = require_submodel(features, scores)
+    counts = [shape[0] for shape in shapes.values() if len(shape) == 2 and shape[0] is not None]
+    if len(set(counts)) > 1 or len(counts) < len(shapes):
         raise ValueError(
             "Expected layers of equally many tokens, of shape (example, token, channel). "
-            f"Received: {layers}"
+            f"Received: {shapes}"
         )
-    other_model: Any = features if source is None else source
     if missing := [tap for tap in features.facts.layers if tap not in other_model.facts.layers]:
         raise ValueError(
             f"Expected a source with the same taps. Received: no {format_list(missing)}"
         )
+    # Pairs of images are read as they are given, since both must keep their position.
     data = as_dataset(pairs)
     ranks = [spec.shape.rank for spec in tf.nest.flatten(data.element_spec)]
     if len(ranks) != 2 or set(ranks) - {4, None}:
@@ -693,13 +733,14 @@ def activation_patching(
             f"Received elements {data.element_spec}"
         )
     places = range(counts[0]) if tokens is None else [int(t) for t in tokens]
-    cells = [(tap, place) for tap in layers for place in places]
+    cells = [(tap, place) for tap in shapes for place in places]
 
     def finish(totals: Totals) -> xr.Dataset:
         require_finite("activation patching", [totals["gone"], totals["whole"]], ["scores"] * 2)
         squares, count = totals["whole"], totals["examples"]
         if not squares > 0:
             raise ValueError("Expected pairs whose scores differ. Received: equal scores")
+        # The share of the way is a ratio of sums, whose error is linearized.
         ratio = totals["gone"] / squares
         residual = totals["gone_gone"] - 2 * ratio * totals["gone_whole"]
         residual = np.maximum(residual + ratio**2 * totals["whole_whole"], 0)
@@ -731,7 +772,7 @@ def _patching_statistic(
     scores: str,
     cells: Sequence[tuple[str, int]],
     max_runs: int,
-) -> Statistic[Totals]:
+) -> Statistic[Any]:
     """`Statistic` over pairs of images with what is summed, from which transfers follow."""
 
     def step(images: tf.Tensor, others: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -9,27 +9,34 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 from vit_tf.features.preprocessed import in_own_units
 
-from ..engine.class_scores import class_coords, class_gradients
-from ..engine.declaration import measurement
+from ..engine.class_scores import ClassesLike, class_coords, class_gradients, class_positions
+from ..engine.measurements import measurement
+from ..engine.pictures import with_pictures
+from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import array_of, provenance, require_finite
-from ..engine.roles import Classes, Features, Images, Model, Scores, Taps
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
 
 PIXELS_AT_ONCE = 2**18  # of noisy images that share a batch
 
 
-@measurement("scores", keep_order=True)
+@measurement("scores")
 def input_gradients(
-    features: Model,
-    images: Images,
-    classes: Classes = None,
+    model: ModelLike,
+    images: ImagesLike,
+    classes: ClassesLike = None,
     samples: int = 25,
     noise: float = 0.1,
     seed: int = 0,
-    scores: Scores = "logits",
+    scores: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.DataArray:
     """Gradient of class scores with respect to the pixels, averaged over noisy copies of each
     image.
@@ -42,7 +49,7 @@ def input_gradients(
     section 3).
 
     Args:
-        features: a model, or a callable that maps images to taps through which gradients flow. The
+        model: a model, or a callable that maps images to taps through which gradients flow. The
             taps include the scores.
         images: as in `vit_tf.analysis`.
         classes: as in `vit_tf.analysis`.
@@ -69,6 +76,11 @@ def input_gradients(
     See also:
         `plots.plot_input_gradients`, `grad_cam`; page guides/one-image.md.
     """
+    features, images = prepare(
+        model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
+    )
+    scores = score_layer(features, scores)
+    classes = class_positions(features, images, classes, scores)
     require_samples(samples, noise)
     classes = [int(position) for position in classes]
 
@@ -78,11 +90,21 @@ def input_gradients(
     rows = evaluate(statistic, images, description="input gradients", checked=(features,))
     require_finite("input gradients", np.moveaxis(rows, 1, 0), map(str, classes))
     estimator = "mean over noisy images" if noise else "plain gradient"
-    facts = {"samples": samples, "noise": noise, "seed": seed, "scores": scores}
-    facts = provenance(features, len(rows), 1, estimator=estimator, **facts)
+    facts = provenance(
+        features,
+        len(rows),
+        1,
+        estimator=estimator,
+        samples=samples,
+        noise=noise,
+        seed=seed,
+        scores=scores,
+    )
     dims = ("example", "class", "row", "column", "channel")
     words = "gradient of the score", "score per unit of the image"
-    return array_of("input_gradients", rows, dims, words, facts, **class_coords(features, classes))
+    coords = class_coords(features, classes)
+    result = array_of("input_gradients", rows, dims, words, facts, **coords)
+    return with_pictures(result, features, images)
 
 
 @reusable
@@ -145,9 +167,15 @@ def require_samples(samples: int, noise: float) -> None:
         )
 
 
-@measurement("class_maps", keep_order=True)
+@measurement("class_maps")
 def grad_cam(
-    features: Model, images: Images, classes: Classes = None, scores: Scores = "logits"
+    model: ModelLike,
+    images: ImagesLike,
+    classes: ClassesLike = None,
+    scores: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.DataArray:
     """Grad-CAM of every feature map: gradient-weighted class activation, enlarged to the image.
 
@@ -158,7 +186,7 @@ def grad_cam(
     the size of the image.
 
     Args:
-        features: a model, or a callable that maps images to taps through which gradients flow. One
+        model: a model, or a callable that maps images to taps through which gradients flow. One
             tap holds the scores. The other taps hold feature maps of shape (example, row, column,
             channel). An example is `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
         images: as in `vit_tf.analysis`.
@@ -178,11 +206,22 @@ def grad_cam(
         >>> maps = analysis.grad_cam(bit, images[:2], classes=[0])
         >>> maps.dims
         ('example', 'class', 'layer', 'row', 'column')
-        >>> ax = analysis.plot(maps, image=images[0])
+        >>> ax = analysis.plot(maps)
 
     See also:
         `plots.plot_grad_cam`, `gradient_attention`, `input_gradients`; page guides/one-image.md.
     """
+    features, images = prepare(
+        model,
+        images,
+        kind="class_maps",
+        layers=layers,
+        detail=detail,
+        scores=scores,
+        keep_order=True,
+    )
+    scores = score_layer(features, scores)
+    classes = class_positions(features, images, classes, scores)
     statistic = _grad_cam_statistic(features, list(map(int, classes)), scores)
     maps = evaluate(statistic, images, description="Grad-CAM", checked=(features,))
     layers, rows = list(maps), np.stack(list(maps.values()), axis=2)
@@ -191,7 +230,8 @@ def grad_cam(
     facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
     dims, words = ("example", "class", "layer", "row", "column"), ("Grad-CAM", "score")
     coords = class_coords(features, classes) | {"layer": layers}
-    return array_of("grad_cam", rows, dims, words, facts, **coords)
+    result = array_of("grad_cam", rows, dims, words, facts, **coords)
+    return with_pictures(result, features, images)
 
 
 @reusable

@@ -8,19 +8,28 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.declaration import one_pass_measurement
-from ..engine.pooling import as_maps, grid_of
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
+
+from ..engine.measurements import measurement, statistic_of
+from ..engine.pooling import PartialGrid, as_maps, grid_of
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import dataset_of, facts_of, require_finite, variable
-from ..engine.roles import Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, per_batch
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the highest frequency
 
 
-@one_pass_measurement(description="frequencies")
+@measurement()
 def frequency_amplitude(
-    features: Model, images: Images, grid: Grid = None
-) -> Statistic[xr.Dataset]:
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Log amplitude of every layer at high spatial frequencies, relative to frequency 0.
 
         amplitude(w) = mean over examples and channels of (log A(w) - log A(0)),
@@ -35,7 +44,7 @@ def frequency_amplitude(
     `s^2 w^2`.
 
     Args:
-        features, images, grid: as in `vit_tf.analysis`. Layers are maps, or tokens on the grid.
+        model, images, grid: as in `vit_tf.analysis`. Layers are maps, or tokens on the grid.
             Vectors are left out.
 
     Returns:
@@ -69,6 +78,16 @@ def frequency_amplitude(
         `plots.plot_frequency_amplitude`, `attention_distance`, `equivariance_error`; page
         measurements/flow/frequency-amplitude.md.
     """
+    features, batches = prepare(model, images, layers=layers, detail=detail)
+    statistic = frequency_amplitude_statistic(features, grid)
+    return evaluate(statistic, batches, features, description="frequencies")
+
+
+@statistic_of(frequency_amplitude)
+def frequency_amplitude_statistic(
+    features: Features, grid: PartialGrid = None
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `frequency_amplitude`."""
     grid = grid_of(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
@@ -111,9 +130,13 @@ def frequency_amplitude(
             name = "log amplitude relative to frequency 0, without each batch"
             variables["leave_one_out"] = variable(("batch", *dims), rest, name)
         estimator = "mean over examples and channels of the log amplitude, along the diagonal"
-        coords = {"layer": layers, "frequency": list(FRACTIONS)}
-        coords["angular_frequency"] = (dims, np.array(lengths), words)
-        return dataset_of(variables, facts_of(features, totals, estimator), **coords)
+        return dataset_of(
+            variables,
+            facts_of(features, totals, estimator),
+            layer=layers,
+            frequency=list(FRACTIONS),
+            angular_frequency=(dims, np.array(lengths), words),
+        )
 
     return Statistic(step, finish)
 

@@ -8,24 +8,31 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features
+from vit_tf.features.layers import Detail
 from vit_tf.features.preprocessed import in_own_units
 
-from ..engine.class_scores import class_coords, class_gradients
-from ..engine.declaration import measurement
+from ..engine.class_scores import ClassesLike, class_coords, class_gradients, class_positions
+from ..engine.measurements import measurement
+from ..engine.pictures import with_pictures
+from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import array_of, provenance, require_finite
-from ..engine.roles import Classes, Features, Images, Model, Scores
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
 
 
-@measurement("scores", keep_order=True)
+@measurement("scores")
 def integrated_gradients(
-    features: Model,
-    images: Images,
-    classes: Classes = None,
+    model: ModelLike,
+    images: ImagesLike,
+    classes: ClassesLike = None,
     steps: int = 50,
     baseline: float = 0.0,
-    scores: Scores = "logits",
+    scores: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.DataArray:
     """Integrated gradients: how much each pixel adds to a class score, compared with a baseline.
 
@@ -36,7 +43,7 @@ def integrated_gradients(
     y_c(b) (its proposition 1). The integral is computed by Gauss-Legendre quadrature, as in captum.
 
     Args:
-        features: a model, or a callable that maps images to taps through which gradients flow. The
+        model: a model, or a callable that maps images to taps through which gradients flow. The
             taps include the scores.
         images: as in `vit_tf.analysis`.
         classes: as in `vit_tf.analysis`.
@@ -57,22 +64,35 @@ def integrated_gradients(
         >>> attributions = analysis.integrated_gradients(vit, images[:2], classes=[0], steps=4)
         >>> attributions.shape
         (2, 1, 32, 32, 3)
-        >>> ax = analysis.plot(attributions, image=images[0])
+        >>> ax = analysis.plot(attributions)
 
     See also:
         `plots.plot_integrated_gradients`, `input_gradients`, `grad_cam`; page guides/one-image.md.
     """
+    features, images = prepare(
+        model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
+    )
+    scores = score_layer(features, scores)
+    classes = class_positions(features, images, classes, scores)
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"Expected steps to be an integer of at least 1. Received: {steps=}")
     classes = [int(position) for position in classes]
     statistic = _path_statistic(features, classes, steps=steps, baseline=baseline, scores=scores)
     rows = evaluate(statistic, images, description="integrated gradients", checked=(features,))
     require_finite("integrated gradients", np.moveaxis(rows, 1, 0), map(str, classes))
-    facts = {"steps": steps, "baseline": baseline, "scores": scores}
-    facts = provenance(features, len(rows), 1, estimator="Gauss-Legendre quadrature", **facts)
+    facts = provenance(
+        features,
+        len(rows),
+        1,
+        estimator="Gauss-Legendre quadrature",
+        steps=steps,
+        baseline=baseline,
+        scores=scores,
+    )
     dims = ("example", "class", "row", "column", "channel")
     words, coords = ("integrated gradients", "score"), class_coords(features, classes)
-    return array_of("integrated_gradients", rows, dims, words, facts, **coords)
+    result = array_of("integrated_gradients", rows, dims, words, facts, **coords)
+    return with_pictures(result, features, images)
 
 
 @reusable

@@ -8,18 +8,28 @@ import xarray as xr
 
 from vit_tf.common.names import format_list
 from vit_tf.data.labels import require_labels
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features
+from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultArray, ResultDataset
 from ..engine.class_scores import ONE_SCORE, class_coords, require_scores
-from ..engine.declaration import measurement
+from ..engine.measurements import measurement
+from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import array_of, expect_array, provenance, require_finite, variable
-from ..engine.roles import AnyImages, Features, Images, Model, Scores
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
 
 
-@measurement("lens", keep_order=True)
-def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr.DataArray:
+@measurement("lens")
+def logit_lens(
+    model: ModelLike,
+    images: ImagesLike,
+    scores: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.DataArray:
     """Logit lens: the final norm and head of a model applied to the output of every layer.
 
         scores(layer) = head(pooling(final norm(layer)))
@@ -31,7 +41,7 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
     for this, use a probe such as `ridge_probe`.
 
     Args:
-        features: a model, or a submodel that returns the scores and layers with equally many
+        model: a model, or a submodel that returns the scores and layers with equally many
             channels, as in `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`. The scores must
             depend on the last layer only.
         images: as in `vit_tf.analysis`.
@@ -58,6 +68,10 @@ def logit_lens(features: Model, images: Images, scores: Scores = "logits") -> xr
         `plots.plot_logit_lens`, `lens_accuracy`, `ridge_probe`; page
         measurements/flow/activation-patching.md.
     """
+    features, images = prepare(
+        model, images, kind="lens", layers=layers, detail=detail, scores=scores, keep_order=True
+    )
+    scores = score_layer(features, scores)
     statistic = _lens_statistic(features, scores)
     by_layer = evaluate(statistic, images, description="logit lens", checked=(features,))
     layers, rows = list(by_layer), np.stack(list(by_layer.values()), axis=1)
@@ -92,7 +106,7 @@ def _lens_statistic(features: Features, scores: str) -> Statistic[dict[str, np.n
 LARGEST = 2**22  # numbers of a batch of layers that the head is applied to at once
 
 
-def token_lens(features: Features, images: AnyImages, scores: str = "logits") -> xr.DataArray:
+def token_lens(features: Features, images: ImagesLike, scores: str = "logits") -> xr.DataArray:
     """Logit lens of single tokens: the head applied to a layer all of whose tokens are one.
 
         scores(layer, t) = head(pooling(final norm(x_t, ..., x_t)))

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
-from scipy.special import ndtri
+from scipy.special import bdtrc, ndtri
 
 from vit_tf import edits
 from vit_tf.common.names import last_part
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 from vit_tf.features.noise import content_key, key_factors
 from vit_tf.features.preprocessed import in_own_units
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.accessors import ResultDataset
-from ..engine.declaration import measurement, one_pass_measurement
-from ..engine.pooling import as_tokens, require_grid
+from ..engine.measurements import labels_after_images, measurement, statistic_of
+from ..engine.pooling import PartialGrid, as_tokens, require_grid
+from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, require_finite, variable
-from ..engine.roles import Features, Grid, Images, LabelledImages, Model, Scores, Taps
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import keep, reusable
 from ..probes.ridge import ridge_weights
@@ -44,6 +47,7 @@ CLASS, POSITION = "class", "position"
 LOWER, UPPER = 0.5, 0.75  # the quantiles from which the upper tail is extrapolated
 LEAST_RATIO = 2.0  # of an outlier's norm to the median
 LEAST_TOKENS = 16  # of a layer, for its quantiles
+BIN = 0.5  # width of the bins of norms that show a second mode, as a power of two
 FOLDS = 5
 PENALTY = 0.1  # of the probes, relative to the variance of a channel
 LEAST_IMAGES = 20  # with outliers, for their roles
@@ -53,10 +57,16 @@ ESTIMATOR = "chi-squared tail extrapolated from the median and upper quartile of
 ByToken: TypeAlias = dict[str, tf.Tensor]
 
 
-@one_pass_measurement("outliers", description="outlier tokens")
+@measurement("outliers")
 def outlier_tokens(
-    features: Model, images: Images | None = None, grid: Grid = None, level: float = 0.01
-) -> Statistic[xr.Dataset]:
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    grid: PartialGrid = None,
+    level: float = 0.01,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Tokens of unusually large norm in every layer, and the attention that they receive.
 
         threshold^2 = Q(3/4) + (Q(3/4) - Q(1/2)) (q(p) - q(3/4)) / (q(3/4) - q(1/2)),
@@ -68,13 +78,17 @@ def outlier_tokens(
     distribution. If all tokens are Gaussian, the probability that at least one layer has an outlier
     is therefore at most `level`.
 
-    A token is an outlier if its norm is above the threshold and at least twice the median norm.
+    A token is an outlier if its norm is above the threshold and at least twice the median norm, and
+    if the norms have a second mode: more tokens lie in a bin of norms than in a bin between it and
+    the mode. The sign test over images of this has the same `level`. A long tail without a second
+    mode holds no outliers. With fewer than about 15 images, a second mode cannot be shown.
+
     Outliers do not change the threshold as long as they are fewer than a quarter of the tokens.
     Darcet et al. 2024 (https://arxiv.org/abs/2309.16588) find outliers in large ViTs, with about
     ten times the norm of other tokens.
 
     Args:
-        features, images, grid: as in `vit_tf.analysis`. Each layer holds tokens on the grid, or is
+        model, images, grid: as in `vit_tf.analysis`. Each layer holds tokens on the grid, or is
             a map. Attention weights are assigned to the layer whose tokens are the input of the
             attention.
         level: upper bound on the probability that at least one layer has an outlier if all tokens
@@ -88,7 +102,8 @@ def outlier_tokens(
         * `share`, of shape (layer,): the share of spatial tokens that are outliers.
         * `stderr`, of shape (layer,): the standard error of `share` over images.
         * `images`, of shape (layer,): the share of images with an outlier.
-        * `threshold`, of shape (layer,): the norm above which a token is an outlier.
+        * `threshold`, of shape (layer,): the norm above which a token is an outlier; infinite
+          without a second mode.
         * `median_norm`, of shape (layer,): the median norm of the spatial tokens.
         * `norm_ratio`, of shape (layer,): the median norm of the outliers divided by the median
           norm of the ordinary tokens.
@@ -112,6 +127,16 @@ def outlier_tokens(
         `plots.plot_outlier_tokens`, `outlier_roles`, `token_ablation`; page
         measurements/flow/outlier-tokens.md.
     """
+    features, batches = prepare(model, images, kind="outliers", layers=layers, detail=detail)
+    statistic = outlier_tokens_statistic(features, grid, level)
+    return evaluate(statistic, batches, features, description="outlier tokens")
+
+
+@statistic_of(outlier_tokens)
+def outlier_tokens_statistic(
+    features: Features, grid: PartialGrid = None, level: float = 0.01
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `outlier_tokens`."""
     if not 0 < level < 1:
         raise ValueError(f"Expected a level in (0, 1). Received: {level}")
     grid = features.facts.grid if grid is None else require_grid(features, grid)
@@ -152,6 +177,7 @@ def outlier_tokens(
             for name, text in words.items()
         }
         dims = ("layer", "tokens")
+        # Attention that outliers, ordinary tokens and prefix tokens receive, with errors.
         attention = np.array([layer["attention"] for layer in outliers_by_layer])
         variables |= {
             "attention": variable(
@@ -162,8 +188,8 @@ def outlier_tokens(
             ),
         }
         facts = facts_of(features, totals, ESTIMATOR, level=level)
-        coords = {"layer": list(rows), "tokens": [OUTLIER, ORDINARY, PREFIX]}
-        return dataset_of(variables, facts, **coords)
+        kinds_of_tokens = [OUTLIER, ORDINARY, PREFIX]
+        return dataset_of(variables, facts, layer=list(rows), tokens=kinds_of_tokens)
 
     return Statistic(step, finish)
 
@@ -220,10 +246,38 @@ def norm_threshold(norms: np.ndarray, level: float) -> float:
     return max(np.sqrt(upper + (upper - lower) * steps), LEAST_RATIO * np.sqrt(np.median(squares)))
 
 
+def second_mode(norms: np.ndarray, level: float) -> float:
+    """The norm from which a second mode of norms (example, token) begins; infinite without one.
+
+    If the density of the log norms has one mode, then of two bins above it the upper one holds more
+    tokens of an image at most as often as the lower one. The sign test over images of each pair of
+    bins is corrected for their number (Bonferroni).
+    """
+    norms = np.asarray(norms, np.float64)
+    median = np.median(norms)
+    if not median > 0:
+        return np.inf
+    with np.errstate(divide="ignore"):
+        bins = np.floor(np.log2(norms / median).clip(-100) / BIN).astype(int)
+    values, counts = np.unique(bins, return_counts=True)
+    above = range(values[counts.argmax()] + 1, values[-1] + 1)
+    of_images = [(bins == number).sum(axis=1) for number in above]
+    best, start = 1.0, np.inf
+    for lower, upper in combinations(range(len(above)), 2):
+        more, fewer = (
+            (of_images[a] > of_images[b]).sum() for a, b in ((upper, lower), (lower, upper))
+        )
+        # The probability of as many images or more, if half of them are expected.
+        p_value = bdtrc(more - 1, more + fewer, 0.5) if more else 1.0
+        if p_value < best:
+            best, start = p_value, median * 2.0 ** (BIN * above[lower] + BIN)
+    return start if best * len(above) * (len(above) - 1) / 2 < level else np.inf
+
+
 def outliers_of(rows: dict[str, np.ndarray], level: float) -> dict[str, Any]:
     """What `outlier_tokens` returns of a layer, from norms and attention (example, token)."""
     norms = rows["norm"].astype(np.float64)
-    threshold = norm_threshold(norms, level)
+    threshold = max(norm_threshold(norms, level), second_mode(norms, level))
     is_outlier = norms > threshold
     shares = is_outlier.mean(axis=1)
     ratio = np.nan
@@ -260,13 +314,17 @@ def mean_over_images(values: np.ndarray, is_counted: np.ndarray) -> tuple[float,
 
 
 @measurement("patching")
+@labels_after_images
 def outlier_roles(
-    features: Model,
-    images: LabelledImages,
-    scores: Scores = "logits",
+    model: ModelLike,
+    images: ImagesLike,
+    scores: str | None = None,
     level: float = 0.01,
     seed: int = 0,
     outliers: xr.Dataset | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """What outlier tokens encode, and how the output changes if they are replaced.
 
@@ -281,7 +339,7 @@ def outlier_roles(
       all images share.
 
     Args:
-        features: a model, or a submodel that returns layers of tokens and the scores.
+        model: a model, or a submodel that returns layers of tokens and the scores.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: name of the tap that holds the scores before a softmax.
         level: as for `outlier_tokens`.
@@ -324,27 +382,34 @@ def outlier_roles(
         `plots.plot_outlier_roles`, `outlier_tokens`, `token_ablation`; page
         measurements/flow/outlier-tokens.md.
     """
-    layers = list(require_submodel(features, scores))
+    features, images = prepare(
+        model, images, kind="patching", layers=layers, detail=detail, scores=scores, labelled=True
+    )
+    scores = score_layer(features, scores)
+    read_layers = list(require_submodel(features, scores))
     grid = require_grid(features, None)
     if outliers is None:
-        tokens = keep(features, ("tokens", *layers), lambda: features.select(layers))
-        statistic = outlier_tokens.statistic(tokens, level=level)
+        tokens = keep(features, ("tokens", *read_layers), lambda: features.select(read_layers))
+        statistic = outlier_tokens_statistic(tokens, level=level)
         outliers = evaluate(statistic, images, tokens, description="outlier tokens")
-    if missing := sorted(set(layers) - set(outliers["layer"].values)):
+    if missing := sorted(set(read_layers) - set(outliers["layer"].values)):
         raise ValueError(f"Expected outliers of the same layers. Received: none of {missing}")
-    outliers = outliers.sel(layer=layers)
+    outliers = outliers.sel(layer=read_layers)
+    # Layers with outliers in too few images are left out.
     thresholds = {
         layer: float(outliers["threshold"].sel(layer=layer))
-        for layer in layers
+        for layer in read_layers
         if outliers["images"].sel(layer=layer) * outliers.attrs["examples"] > LEAST_IMAGES - 0.5
     }
     if not thresholds:
         facts = {name: outliers.attrs[name] for name in ("model", "examples", "batch_size")}
-        changes, probes = without_effects(layers, facts), {}
+        changes, probes = without_effects(read_layers, facts), {}
     else:
-        changes = replacement_effects(features, images, scores, thresholds, grid, level, seed)
+        changes = replacement_effects(
+            features, images, scores, thresholds, grid, level=level, seed=seed
+        )
         probes = probes_of_tokens(features, images, thresholds, grid, seed)
-    return changes.reindex(layer=layers).assign(probe_variables(layers, probes))
+    return changes.reindex(layer=read_layers).assign(probe_variables(read_layers, probes))
 
 
 def outliers_and_others(
@@ -372,8 +437,8 @@ def random_order(features: Features, images: tf.Tensor, num_tokens: int, seed: i
 
 
 def replacement_effects(
-    features: Model,
-    images: LabelledImages,
+    features: Features,
+    images: ImagesLike,
     scores: str,
     thresholds: dict[str, float],
     grid: TokenGrid,
@@ -425,8 +490,8 @@ def _replacement_statistic(
 
 
 def probes_of_tokens(
-    features: Model,
-    images: LabelledImages,
+    features: Features,
+    images: ImagesLike,
     thresholds: dict[str, float],
     grid: TokenGrid,
     seed: int,

@@ -11,16 +11,18 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.features.features import layers_of_examples
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps, layers_of_examples
+from vit_tf.features.layers import Detail
 from vit_tf.features.noise import PRIME, content_key, key_factors
 from vit_tf.features.preprocessed import in_own_units
 from vit_tf.features.tokens import as_grid
 
 from ..engine.class_scores import require_float_input
-from ..engine.declaration import measurement
+from ..engine.measurements import measurement
 from ..engine.pooling import PartialGrid, as_tokens, grid_of
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import array_of, facts_of, provenance, require_finite
-from ..engine.roles import Features, Grid, Images, Model, Taps
 from ..engine.stream import Statistic, Totals, evaluate, first_batch, row_statistic
 from ..engine.traces import reusable
 
@@ -89,7 +91,7 @@ def run_pieces(
             targets = {tap: target(tap, value) for tap, value in taps.items()}
         at_end = tuple(tap for tap, value in taps.items() if value is end)
         sums = _find_sums(taps, before)
-        pieces.append(Piece(tape, source, end, targets, at_end, is_last, sums))
+        pieces.append(Piece(tape, source, end, targets, at_end, is_last=is_last, sums=sums))
         source, before = end, {tap: taps[tap] for tap in at_end}
     return pieces
 
@@ -308,7 +310,7 @@ def _gradient_of_row(
 
 def _require_gradients(
     features: Features,
-    images: Images,
+    images: ImagesLike,
     target_of: Callable[[tf.Tensor], Target],
     fields: dict[str, np.ndarray],
 ) -> None:
@@ -341,12 +343,15 @@ def _absolute_of_examples(gradient: tf.Tensor) -> tf.Tensor:
 
 @measurement()
 def receptive_field(
-    features: Model,
-    images: Images,
+    model: ModelLike,
+    images: ImagesLike,
     channels: str | int = "sum",
-    grid: Grid = None,
+    grid: PartialGrid = None,
     seed: int = 0,
     token: str = "centre",
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.DataArray:
     """Mean absolute gradient of the centre of each layer with respect to the image.
 
@@ -360,7 +365,7 @@ def receptive_field(
     receptive field of the class token.
 
     Args:
-        features: a model, or a callable that maps images to a dict of layers of shape (example,
+        model: a model, or a callable that maps images to a dict of layers of shape (example,
             token, channel), (example, row, column, channel) or (example, channel).
         images: as in `vit_tf.analysis`.
         channels: how channels are combined. `"sum"` is the gradient of the sum over channels, which
@@ -377,6 +382,15 @@ def receptive_field(
     Returns:
         DataArray of shape (layer, row, column), with one value for each pixel, in units of the
         activation per unit of pixel value.
+
+        * `size`, a coordinate of shape (layer,): the standard deviation of pixel position, weighted
+          by the field and divided by its value for a uniform field. It is 1 if all pixels have
+          equal influence, and NaN for a field of zeros.
+        * `centre_share`, a coordinate of shape (layer,): the share of the centre patch in the sum
+          of the field; NaN for a model without a known grid.
+        * `leave_one_out`, an attribute if there are several batches: `size` and `centre_share`
+          without each batch in turn, as a flat array of shape (batch, 2, layer). It allows paired
+          comparisons of models that are measured on the same batches.
 
     Raises:
         ValueError: if `channels` or `token` is unknown, if `token` is `"cls"` and the grid has no
@@ -396,6 +410,7 @@ def receptive_field(
         `plots.plot_receptive_field`, `position_attribution`, `input_gradients`; page
         measurements/flow/receptive-field.md.
     """
+    features, images = prepare(model, images, layers=layers, detail=detail)
     is_count = isinstance(channels, int) and not isinstance(channels, bool) and channels >= 1
     if channels not in ("sum", "all") and not is_count:
         raise ValueError(
@@ -405,7 +420,8 @@ def receptive_field(
     if token not in ("centre", "cls"):
         raise ValueError(f"Expected token to be 'centre' or 'cls'. Received: token={token!r}")
     grid = grid_of(features, grid)
-    statistic = _field_statistic(features, channels, grid, seed, token)
+    patch = features.facts.grid.stride if features.facts.grid else 0
+    statistic = _field_statistic(features, channels, grid, seed, token, patch)
     sums = evaluate(statistic, images, description="receptive fields", checked=(features,))
     layers = list(sums["field"])
     field = np.stack(list(sums["field"].values())) / sums["examples"]
@@ -420,14 +436,58 @@ def receptive_field(
     facts = facts_of(features, sums, estimator, channels=channels, seed=seed)
     place = "centre" if token == "centre" else "class token"
     dims, words = ("layer", "row", "column"), (f"effective receptive field of the {place}", UNITS)
-    return array_of("receptive_field", field, dims, words, facts, layer=layers)
+    per_batch = np.stack(list(sums["rows"].values()), axis=1).astype(np.float64)
+    size, centre_share = _field_numbers(per_batch.sum(axis=0), *field.shape[1:])
+    coords = {"layer": layers, "size": ("layer", size), "centre_share": ("layer", centre_share)}
+    result = array_of("receptive_field", field, dims, words, facts, **coords)
+    if len(per_batch) < 2:
+        return result
+    rest = _field_numbers(per_batch.sum(axis=0) - per_batch, *field.shape[1:])
+    return result.assign_attrs(leave_one_out=np.stack(rest, axis=1).ravel())
+
+
+def select_fields(fields: xr.DataArray, layers: Sequence[str]) -> xr.DataArray:
+    """The fields of some layers, with what their attribute `leave_one_out` has of these layers."""
+    selected = fields.sel(layer=list(layers))
+    if "leave_one_out" not in fields.attrs:
+        return selected
+    at = fields.get_index("layer").get_indexer(list(layers))
+    rest = np.reshape(fields.attrs["leave_one_out"], (-1, 2, fields.sizes["layer"]))
+    return selected.assign_attrs(leave_one_out=rest[..., at].ravel())
+
+
+def _field_numbers(sums: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Size and centre share of fields from their `_field_sums` (..., number)."""
+    row_sums, column_sums, centre = np.split(sums, [height, height + width], axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of fields of zeros
+        return field_size(row_sums, column_sums), centre[..., 0] / row_sums.sum(axis=-1)
+
+
+def field_size(row_sums: np.ndarray, column_sums: np.ndarray) -> np.ndarray:
+    """Standard deviation of position in fields, relative to uniform ones, from sums (..., pixel).
+
+    They are summed over the columns of each row, and over the rows of each column.
+    """
+    variance, uniform = 0.0, 0.0
+    for margin in (row_sums, column_sums):
+        weights, pixels = (
+            margin / margin.sum(axis=-1, keepdims=True),
+            np.arange(margin.shape[-1]),
+        )
+        offset = pixels - (weights @ pixels)[..., None]
+        variance = variance + (weights * offset**2).sum(axis=-1)
+        uniform += pixels.var()
+    return np.sqrt(variance / uniform)
 
 
 @reusable
 def _field_statistic(
-    features: Features, channels: str | int, grid: PartialGrid, seed: int, token: str
+    features: Features, channels: str | int, grid: PartialGrid, seed: int, token: str, patch: int
 ) -> Statistic[Totals]:
-    """`Statistic` over images with the sum of the fields (row, column) of each layer."""
+    """`Statistic` over images with the sum of the fields (row, column) of each layer.
+
+    Its rows are the `_field_sums` of each batch.
+    """
 
     def step(batch: tf.Tensor) -> dict[str, Any]:
         own, batch, levels = in_own_units(features, tf.cast(batch, tf.float32))
@@ -436,11 +496,25 @@ def _field_statistic(
         layers = [tap for tap in (features.facts.layers or fields) if tap in fields]
         return {
             "field": {tap: fields[tap] for tap in layers},
+            "rows": {tap: _field_sums(fields[tap], patch)[None] for tap in layers},
             "examples": tf.shape(batch)[0],
             "batches": 1,
         }
 
     return Statistic(step, lambda totals: totals)
+
+
+def _field_sums(field: tf.Tensor, patch: int) -> tf.Tensor:
+    """The sums of the rows, of the columns and of the centre patch of a field (row, column).
+
+    The sum of the centre patch is NaN if the size of a patch is not known, which is then 0.
+    """
+    if patch:
+        row, column = (size // patch // 2 * patch for size in field.shape)
+        centre = tf.reduce_sum(field[row : row + patch, column : column + patch])
+    else:
+        centre = tf.constant(np.nan, field.dtype)
+    return tf.concat([tf.reduce_sum(field, 1), tf.reduce_sum(field, 0), centre[None]], axis=0)
 
 
 def _target_at_centre(batch: tf.Tensor, grid: PartialGrid, token: str) -> Target:
@@ -472,8 +546,16 @@ def _centre(
     return tokens[:, 0]
 
 
-@measurement("maps", keep_order=True)
-def position_attribution(features: Model, images: Images, rows: int, columns: int) -> xr.DataArray:
+@measurement("maps")
+def position_attribution(
+    model: ModelLike,
+    images: ImagesLike,
+    rows: int,
+    columns: int,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.DataArray:
     """Absolute gradient of each position of every map with respect to the pixels of each image.
 
         field(row, column) = sum over image channels of |d sum_k A_k(p) / d x(row, column)|
@@ -485,7 +567,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
     map, averaged over examples.
 
     Args:
-        features: a model, or a callable that maps images to maps of shape (example, row, column,
+        model: a model, or a callable that maps images to maps of shape (example, row, column,
             channel).
         images: as in `vit_tf.analysis`.
         rows, columns: size of the grid of cells, for example the size of the last map.
@@ -506,6 +588,9 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
     See also:
         `plots.plot_position_attribution`, `receptive_field`; page guides/one-image.md.
     """
+    features, images = prepare(
+        model, images, kind="maps", layers=layers, detail=detail, keep_order=True
+    )
     if not (rows >= 1 and columns >= 1):
         raise ValueError(f"Expected a grid with at least one cell. Received: {rows} x {columns}")
     shapes = features.facts.shapes
@@ -524,8 +609,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
         dict(zip(layers, fields_of_layers, strict=True)),
     )
     estimator = "absolute gradient of the sum of channels, summed over image channels"
-    facts = {"estimator": estimator, "rows": rows, "columns": columns}
-    facts = provenance(features, len(fields), 1, **facts)
+    facts = provenance(features, len(fields), 1, estimator=estimator, rows=rows, columns=columns)
     dims = ("example", "layer", "place", "row", "column")
     words = "effective receptive field", UNITS
     return array_of("position_attribution", fields, dims, words, facts, layer=layers)

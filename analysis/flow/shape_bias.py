@@ -9,21 +9,29 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.data.shapes import KINDS
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
 from ..engine.class_scores import require_scores
-from ..engine.declaration import one_pass_measurement
+from ..engine.measurements import measurement, statistic_of
+from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, require_finite, variable
-from ..engine.roles import AnnotatedImages, Model, Scores, Taps
-from ..engine.stream import Statistic, Totals, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, per_batch
 from ..statistics.intervals import wilson
 
 DECISIONS = SHAPE, TEXTURE, OTHER = ("shape", "texture", "other")
 
 
-@one_pass_measurement("scores", description="shape bias")
+@measurement("scores")
 def shape_bias(
-    features: Model, images: AnnotatedImages, scores: Scores = "logits"
-) -> Statistic[xr.Dataset]:
+    model: ModelLike,
+    images: ImagesLike,
+    scores: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Share of decisions for the shape when shape and texture of an image disagree.
 
         shape_bias = shape decisions / (shape decisions + texture decisions)
@@ -36,7 +44,7 @@ def shape_bias(
     random, can only use the shape.
 
     Args:
-        features: a model, or a callable that maps images to a dict that contains the scores.
+        model: a model, or a callable that maps images to a dict that contains the scores.
         images: pair (images, labels), or a batched `tf.data.Dataset` of such pairs, as
             `vit_tf.data.load_cue_conflict` returns them. Labels have shape (example, 2), for the
             class of the shape and the class of the texture.
@@ -71,6 +79,17 @@ def shape_bias(
         `plots.plot_shape_bias`, `robustness`, `vit_tf.data.load_cue_conflict`; page
         measurements/flow/shape-bias.md.
     """
+    features, batches = prepare(
+        model, images, kind="scores", layers=layers, detail=detail, scores=scores
+    )
+    scores = score_layer(features, scores)
+    statistic = shape_bias_statistic(features, scores)
+    return evaluate(statistic, batches, features, description="shape bias")
+
+
+@statistic_of(shape_bias)
+def shape_bias_statistic(features: Features, scores: str = "logits") -> Statistic[xr.Dataset]:
+    """The `Statistic` of `shape_bias`."""
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         if labels.shape.rank != 2 or labels.shape[1] != 2 or not labels.dtype.is_integer:
@@ -94,6 +113,7 @@ def shape_bias(
         rows, num_classes = totals["rows"], per_batch(totals, "num_classes")
         require_finite("the shape bias", [np.where(rows["is_finite"], 0, np.nan)], [scores])
         labels = rows["labels"].astype(np.int64)
+        # Classes are named by the model, or numbered; pairs of kinds are put in the model's order.
         names = features.facts.class_names
         names = [str(name) for name in names][:num_classes]
         if len(names) != num_classes:
@@ -101,6 +121,7 @@ def shape_bias(
         require_pairs(labels, num_classes)
         if sorted(names) == sorted(KINDS):
             labels = np.array([names.index(kind) for kind in KINDS])[labels]
+        # Decisions for the shape or the texture, over all images and for each class of shapes.
         is_shape, is_texture = (rows["predicted"] == labels[:, side] for side in (0, 1))
         of_class = labels[:, 0] == np.arange(num_classes)[:, None]
         bias_by_class = np.array(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,9 +10,19 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
-from ..engine.declaration import one_pass_measurement
-from ..engine.pooling import as_tokens, grid_of, on_grid, raise_contradiction
+from ..engine.measurements import measurement, statistic_of
+from ..engine.pooling import (
+    PartialGrid,
+    as_tokens,
+    complete_grid,
+    raise_contradiction,
+    require_grid,
+)
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import (
     EACH_IMAGE,
     dataset_of,
@@ -22,12 +32,18 @@ from ..engine.results import (
     require_finite,
     variable,
 )
-from ..engine.roles import Features, Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 
 
-@one_pass_measurement("skips", description="skip ratios")
-def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
+@measurement("skips")
+def skip_ratio(
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Norm ratio and cosine similarity of the skip and the branch of every residual sum, for each
     token.
 
@@ -40,7 +56,7 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
     of this token. The attribute `left_out` is the share of the values that were left out.
 
     Args:
-        features: a model, or a callable that maps images to taps. The taps `"site/skip"` and
+        model: a model, or a callable that maps images to taps. The taps `"site/skip"` and
             `"site/branch"` form a pair, where the site is for example `"block00/mlp"`. Other taps
             are ignored. In a feature map, each position counts as a token. The positions are
             ordered row by row.
@@ -73,24 +89,40 @@ def skip_ratio(features: Model, images: Images, grid: Grid = None) -> Statistic[
         `plots.plot_skip_ratio`, `branch_norms`, `residual_cka`; page
         measurements/flow/skip-ratio.md.
     """
+    features, batches = prepare(model, images, kind="skips", layers=layers, detail=detail)
+    if grid is not None:
+        grid = complete_grid(features, batches, grid, _num_tokens)
+    statistic = skip_ratio_statistic(features, grid)
+    return evaluate(statistic, batches, features, description="skip ratios")
 
-    known_grid, model_grid = grid_of(features, grid), features.facts.grid
-    if known_grid is None:
-        return _statistic(features, None)
-    if model_grid is not None and cast(TokenGrid, known_grid).prefix != model_grid.prefix:
+
+@statistic_of(skip_ratio)
+def skip_ratio_statistic(features: Features, grid: PartialGrid = None) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `skip_ratio`."""
+    model_grid = features.facts.grid
+    if grid is None:
+        return _statistic(features, model_grid)
+    token_grid = require_grid(features, grid)
+    if model_grid is not None and token_grid.prefix != model_grid.prefix:
         raise_contradiction(model_grid, grid)
-    return on_grid(features, grid, lambda grid: _statistic(features, grid), _num_tokens)
+    return _statistic(features, token_grid)
 
 
-@one_pass_measurement("skips", description="norms", keep_order=True)
-def branch_norms(features: Model, images: Images) -> Statistic[xr.Dataset]:
+@measurement("skips")
+def branch_norms(
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Norms of the skip and the branch of every residual sum, for each token of each image.
 
     `skip_ratio` averages the ratio of these norms over images. Use this function only for a few
     images.
 
     Args:
-        features, images: as for `skip_ratio`.
+        model, images: as for `skip_ratio`.
 
     Returns:
         Dataset with two variables of shape (example, layer, token). Each layer is a residual sum,
@@ -110,6 +142,16 @@ def branch_norms(features: Model, images: Images) -> Statistic[xr.Dataset]:
     See also:
         `plots.plot_branch_norms`, `skip_ratio`; page guides/one-image.md.
     """
+    features, batches = prepare(
+        model, images, kind="skips", layers=layers, detail=detail, keep_order=True
+    )
+    statistic = branch_norms_statistic(features)
+    return evaluate(statistic, batches, features, description="norms")
+
+
+@statistic_of(branch_norms)
+def branch_norms_statistic(features: Features) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `branch_norms`."""
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         return {
@@ -143,7 +185,7 @@ def _num_tokens(taps: Taps) -> int:
     return as_tokens(f"{site}/skip", skip).shape[1]
 
 
-def _statistic(features: Features, grid: Grid) -> Statistic[xr.Dataset]:
+def _statistic(features: Features, grid: TokenGrid | None) -> Statistic[xr.Dataset]:
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         ratios = {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()}
         prefix = 0 if grid is None else grid.prefix
@@ -158,7 +200,7 @@ def _statistic(features: Features, grid: Grid) -> Statistic[xr.Dataset]:
     return Statistic(step, lambda totals: _means(totals, features, grid))
 
 
-def _means(totals: Totals, features: Features, grid: TokenGrid) -> xr.Dataset:
+def _means(totals: Totals, features: Features, grid: TokenGrid | None) -> xr.Dataset:
     """The result of `skip_ratio`, from what the steps add up to."""
     sites, summed = list(totals["ratios"]), list(totals["ratios"].values())
     require_finite("skip ratios", summed, sites)

@@ -10,8 +10,13 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 from vit_tf.common.names import last_part
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
-from ..engine.declaration import one_pass_measurement
+from ..engine.measurements import measurement, statistic_of
+from ..engine.pooling import PartialGrid, complete_grid, require_grid
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import (
     EACH_IMAGE,
     array_of,
@@ -22,17 +27,16 @@ from ..engine.results import (
     require_finite,
     variable,
 )
-from ..engine.roles import Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import once_per_graph
 
 DIMS = ("layer", "head")
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
 
 
-def num_attended(*rest: Any) -> int:
-    """The number of tokens of the first attention weights among the taps, the last argument."""
-    tap, value = next(iter(_weights_of(rest[-1]).items()))
+def num_attended(taps: Taps) -> int:
+    """The number of tokens of the first attention weights among the taps."""
+    tap, value = next(iter(_weights_of(taps).items()))
     if value.shape.rank != 4 or value.shape[2] != value.shape[3]:
         raise ValueError(
             "Expected attention weights of shape (example, head, query, key), with as many "
@@ -41,10 +45,15 @@ def num_attended(*rest: Any) -> int:
     return value.shape[-1]
 
 
-@one_pass_measurement("attention", num_tokens=num_attended)
+@measurement("attention")
 def attention_distance(
-    features: Model, images: Images, grid: Grid = None
-) -> Statistic[xr.DataArray]:
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.DataArray:
     """Mean distance in pixels between a query and the keys that each head attends to.
 
         distance = mean over examples and queries q of sum_k a(q, k) |position(q) - position(k)|
@@ -56,7 +65,7 @@ def attention_distance(
     head, and `left_out` counts them.
 
     Args:
-        features: a model, or a callable that maps images to a dict from layer name to attention
+        model: a model, or a callable that maps images to a dict from layer name to attention
             weights of shape (example, head, query, key). If the names of some layers end in
             `"weights"`, as in the tap grammar, only these layers are used.
         images, grid: as in `vit_tf.analysis`.
@@ -83,6 +92,18 @@ def attention_distance(
         `plots.plot_attention_distance`, `mean_distance`, `attention_rows`; page
         measurements/attention/attention-distance.md.
     """
+    features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
+    grid = complete_grid(features, batches, grid, num_attended)
+    statistic = attention_distance_statistic(features, grid)
+    return evaluate(statistic, batches, features, description="attention distance")
+
+
+@statistic_of(attention_distance)
+def attention_distance_statistic(
+    features: Features, grid: PartialGrid = None
+) -> Statistic[xr.DataArray]:
+    """The `Statistic` of `attention_distance`."""
+    grid = require_grid(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         weights = attention_weights(taps, grid)
@@ -102,9 +123,15 @@ def attention_distance(
         left_out = totals["examples"] * grid.num_spatial - counted
         estimator = "attention-weighted Euclidean distance between token centres"
         facts = facts_of(features, totals, estimator, **vars(grid))
-        coords = {"layer": layers, "left_out": (DIMS, left_out.astype(int), LEFT_OUT)}
-        words = "mean attention distance", "pixels"
-        result = array_of("attention_distance", distance, DIMS, words, facts, **coords)
+        result = array_of(
+            "attention_distance",
+            distance,
+            DIMS,
+            ("mean attention distance", "pixels"),
+            facts,
+            layer=layers,
+            left_out=(DIMS, left_out.astype(int), LEFT_OUT),
+        )
         batches = np.moveaxis(totals["rows"].astype(np.float64), 2, 0)  # sum and count, first axis
         if len(totals["rows"]) < 2:
             return result
@@ -167,8 +194,15 @@ def spatial_shares(weights: tf.Tensor, grid: TokenGrid) -> tuple[tf.Tensor, tf.T
 MASS = ("prefix", "itself", "others")  # the parts that the attention of a query divides into
 
 
-@one_pass_measurement("attention", num_tokens=num_attended, keep_order=True)
-def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
+@measurement("attention")
+def attention_rows(
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Attention, attention distance and attention by kind of key, for every query of every image.
 
     distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
@@ -178,7 +212,7 @@ def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statis
     few images: the attention weights of ViT-B/16 at 224 px take 22 MB per image.
 
     Args:
-        features: a model, or a callable that maps images to a dict of attention weights, as for
+        model: a model, or a callable that maps images to a dict of attention weights, as for
             `attention_distance`.
         images, grid: as in `vit_tf.analysis`.
 
@@ -206,6 +240,18 @@ def attention_rows(features: Model, images: Images, grid: Grid = None) -> Statis
     See also:
         `plots.plot_attention_rows`, `attention_distance`; page guides/one-image.md.
     """
+    features, batches = prepare(
+        model, images, kind="attention", layers=layers, detail=detail, keep_order=True
+    )
+    grid = complete_grid(features, batches, grid, num_attended)
+    statistic = attention_rows_statistic(features, grid)
+    return evaluate(statistic, batches, features, description="attention rows")
+
+
+@statistic_of(attention_rows)
+def attention_rows_statistic(features: Features, grid: PartialGrid = None) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `attention_rows`."""
+    grid = require_grid(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         weights = attention_weights(taps, grid)

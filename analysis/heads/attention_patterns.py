@@ -9,10 +9,15 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.declaration import one_pass_measurement
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
+
+from ..engine.measurements import measurement, statistic_of
+from ..engine.pooling import PartialGrid, complete_grid, require_grid
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import dataset_of, facts_of, mean_of, require_finite, variable
-from ..engine.roles import Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 from .attention_distance import LEFT_OUT, attention_weights, num_attended
 from .mean_attention import attention_maps, grid_of_mean, require_tokens
 from .saliency import has_attention, query_maps, query_names
@@ -21,8 +26,15 @@ from .saliency import has_attention, query_maps, query_names
 FLAT = 1e-5
 
 
-@one_pass_measurement("attention", num_tokens=num_attended)
-def attention_patterns(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
+@measurement("attention")
+def attention_patterns(
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Measures how much all attention heads attend to the same few tokens of an image.
 
     Let p be the attention map of a head over the T spatial keys, and p_i and p_j the maps of two
@@ -46,7 +58,7 @@ def attention_patterns(features: Model, images: Images, grid: Grid = None) -> St
     `attention_saliency`.
 
     Args:
-        features: a model, or a callable that maps images to a dict of attention weights, as for
+        model: a model, or a callable that maps images to a dict of attention weights, as for
             `mean_attention`.
         images: as in `vit_tf.analysis`.
         grid: `TokenGrid` with more than one spatial token, or a pair (rows, columns); by default
@@ -77,7 +89,18 @@ def attention_patterns(features: Model, images: Images, grid: Grid = None) -> St
         `plots.plot_attention_patterns`, `mean_patterns`; page
         measurements/attention/attention-patterns.md.
     """
+    features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
+    grid = complete_grid(features, batches, grid, num_attended)
+    statistic = attention_patterns_statistic(features, grid)
+    return evaluate(statistic, batches, features, description="attention patterns")
 
+
+@statistic_of(attention_patterns)
+def attention_patterns_statistic(
+    features: Features, grid: PartialGrid = None
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `attention_patterns`."""
+    grid = require_grid(features, grid)
     require_tokens(grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
@@ -135,7 +158,7 @@ def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
     grid = require_tokens(grid_of_mean(mean))
     names = query_names(grid)
     heads = mean.sizes["layer"], mean.sizes["head"]
-    maps = [attention_maps(mean, name).values.reshape(*heads, -1) for name in names]
+    maps = [attention_maps(mean, query=name).values.reshape(*heads, -1) for name in names]
     maps = tf.constant(np.nan_to_num(np.stack(maps)))
     terms = {name: x.numpy() for name, x in pattern_terms(maps).items()}
     attrs = mean.attrs | {"estimator": "mean over pairs of heads, of the mean over examples"}

@@ -8,8 +8,14 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.declaration import one_pass_measurement
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
+
+from ..engine.measurements import measurement, statistic_of
 from ..engine.pictures import as_pictures, picture_variable
+from ..engine.pooling import PartialGrid, complete_grid, require_grid
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import (
     CLS,
     EACH_IMAGE,
@@ -20,15 +26,20 @@ from ..engine.results import (
     require_finite,
     variable,
 )
-from ..engine.roles import Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 from .attention_distance import attention_weights, num_attended
 
 
-@one_pass_measurement("attention", num_tokens=num_attended, keep_order=True)
+@measurement("attention")
 def attention(
-    features: Model, images: Images, query: str | int | None = None, grid: Grid = None
-) -> Statistic[xr.Dataset]:
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    query: str | int | None = None,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Attention maps of every head of every layer for single images, together with these images.
 
     A map holds the attention weights from one query to the tokens on the grid. Use this function
@@ -36,7 +47,7 @@ def attention(
     returns the attention of all queries.
 
     Args:
-        features: a model, or a callable that maps images to a dict of attention weights, as for
+        model: a model, or a callable that maps images to a dict of attention weights, as for
             `attention_distance`.
         images, grid: as in `vit_tf.analysis`.
         query: the token that attends. `"cls"` is the first token, `"spatial"` is the mean over the
@@ -64,6 +75,20 @@ def attention(
         `plots.plot_attention`, `attention_rows`, `attention_rollout`, `explore`; page
         measurements/attention/attention.md.
     """
+    features, batches = prepare(
+        model, images, kind="attention", layers=layers, detail=detail, keep_order=True
+    )
+    grid = complete_grid(features, batches, grid, num_attended)
+    statistic = attention_statistic(features, query, grid)
+    return evaluate(statistic, batches, features, description="attention")
+
+
+@statistic_of(attention)
+def attention_statistic(
+    features: Features, query: str | int | None = None, grid: PartialGrid = None
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `attention`."""
+    grid = require_grid(features, grid)
     query = query if query is not None else CLS if grid.prefix else SPATIAL
     is_mean = query == SPATIAL
     index = None if is_mean else query_position(query, grid.prefix, grid.num_tokens)

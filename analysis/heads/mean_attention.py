@@ -9,9 +9,14 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import TokenGrid
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
-from ..engine.declaration import one_pass_measurement
+from ..engine.measurements import measurement, statistic_of
+from ..engine.pooling import PartialGrid, complete_grid, require_grid
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import (
     CLS,
     PARTS,
@@ -24,13 +29,19 @@ from ..engine.results import (
     require_word,
     variable,
 )
-from ..engine.roles import Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 from .attention_distance import DIMS, LEFT_OUT, attention_weights, num_attended, summed_spatial
 
 
-@one_pass_measurement("attention", num_tokens=num_attended)
-def mean_attention(features: Model, images: Images, grid: Grid = None) -> Statistic[xr.Dataset]:
+@measurement("attention")
+def mean_attention(
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Attention weights averaged over examples, raw and renormalised over the spatial keys.
 
         raw(q, k)     = mean over examples of a(q, k)
@@ -43,7 +54,7 @@ def mean_attention(features: Model, images: Images, grid: Grid = None) -> Statis
     `spatial` map of the query, and `left_out` counts them.
 
     Args:
-        features: a model, or a callable that maps images to a dict from layer name to attention
+        model: a model, or a callable that maps images to a dict from layer name to attention
             weights of shape (example, head, query, key). If the names of some layers end in
             `"weights"`, as in the tap grammar, only these layers are used.
         images, grid: as in `vit_tf.analysis`.
@@ -74,6 +85,16 @@ def mean_attention(features: Model, images: Images, grid: Grid = None) -> Statis
         `plots.plot_mean_attention`, `aligned_attention`, `attention_maps`; page
         measurements/attention/mean-attention.md.
     """
+    features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
+    grid = complete_grid(features, batches, grid, num_attended)
+    statistic = mean_attention_statistic(features, grid)
+    return evaluate(statistic, batches, features, description="mean attention")
+
+
+@statistic_of(mean_attention)
+def mean_attention_statistic(features: Features, grid: PartialGrid = None) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `mean_attention`."""
+    grid = require_grid(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         weights = attention_weights(taps, grid)
@@ -278,14 +299,18 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
     return array_of("mean_distance", values, DIMS, words, mean.attrs, **coords)
 
 
-def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
+def attention_maps(
+    mean: xr.Dataset | ModelLike, images: Any = None, query: str | int = CLS, **options: Any
+) -> xr.DataArray:
     """Mean attention from one query, or from all spatial queries, to the grid of keys.
 
     Args:
-        mean: Dataset from `mean_attention`.
+        mean: Dataset from `mean_attention`; or a model, whose `mean_attention` is measured first.
+        images: images for a model, as in `vit_tf.analysis`; one photograph gives its own maps.
         query: the token that attends. `"cls"` is the first token. An integer is the position of a
             token in the sequence, prefix tokens included. With `"spatial"`, attention is averaged
             over the spatial queries, weighted as in `aligned_attention`.
+        **options: for a model, further arguments of `mean_attention`, such as `layers=-1`.
 
     Returns:
         DataArray of shape (layer, head, row, column). Each map sums to 1, or is NaN if all examples
@@ -300,11 +325,14 @@ def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
         >>> maps = analysis.attention_maps(mean, query="spatial")
         >>> maps.dims
         ('layer', 'head', 'row', 'column')
+        >>> maps = analysis.attention_maps(vit, images[:1], layers=-1)  # of one image
 
     See also:
         `plots.plot_attention_maps`, `mean_attention`; page
         measurements/attention/mean-attention.md.
     """
+    if not isinstance(mean, xr.Dataset):
+        mean = mean_attention(mean, images, **options)
     grid = grid_of_mean(mean)
     if isinstance(query, str) and require_word(query, PARTS, "query") == SPATIAL:
         share, weights, coords = _of_spatial_queries(mean, grid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,17 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
-from vit_tf.features.tokens import as_grid
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
-from ..engine.class_scores import class_coords, class_gradients
-from ..engine.declaration import measurement, one_pass_measurement
-from ..engine.pooling import grid_of, pooled_tokens
+from ..engine.class_scores import ClassesLike, class_coords, class_gradients, class_positions
+from ..engine.measurements import measurement, statistic_of
+from ..engine.pictures import with_pictures
+from ..engine.pooling import PartialGrid, complete_grid, pooled_tokens, require_grid
+from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import array_of, facts_of, provenance, require_finite
-from ..engine.roles import Classes, Features, Grid, Images, Model, Scores, Taps
-from ..engine.stream import Statistic, Totals, evaluate, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import reusable
 from .attention_distance import attention_weights, num_attended
 
@@ -29,10 +33,15 @@ DIMS, WORDS = ("query", "key"), ("attention rollout", "1")
 ESTIMATOR = "product through the layers of (mean over heads + identity) / 2"
 
 
-@one_pass_measurement("rollout", num_tokens=num_attended)
+@measurement("rollout")
 def attention_rollout(
-    features: Model, images: Images, grid: Grid = None
-) -> Statistic[xr.DataArray]:
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.DataArray:
     """Attention rollout from each layer to the input tokens, averaged over examples.
 
         R_l = A_l R_(l-1),  A_l = (mean over heads of a_l) / 2 + I / 2,  R_0 = I
@@ -43,7 +52,7 @@ def attention_rollout(
     any other attention, so no query is left out.
 
     Args:
-        features: a model, or a callable that maps images to a dict of taps. The taps must include
+        model: a model, or a callable that maps images to a dict of taps. The taps must include
             `"block*/attention/weights"` of shape (example, head, query, key), and `"block*/*/skip"`
             and `"block*/*/sum"` for the attention and the MLP of each of these blocks. The skips
             and sums are used only to verify that the model has skips.
@@ -70,6 +79,19 @@ def attention_rollout(
         `plots.plot_attention_rollout`, `rollout_of_images`, `gradient_attention`; page
         measurements/attention/rollout.md.
     """
+    features, batches = prepare(model, images, kind="rollout", layers=layers, detail=detail)
+    grid = complete_grid(features, batches, grid, num_attended)
+    statistic = attention_rollout_statistic(features, grid)
+    result = evaluate(statistic, batches, features, description="attention rollout")
+    return with_pictures(result, features, batches)
+
+
+@statistic_of(attention_rollout)
+def attention_rollout_statistic(
+    features: Features, grid: PartialGrid = None
+) -> Statistic[xr.DataArray]:
+    """The `Statistic` of `attention_rollout`."""
+    grid = require_grid(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         rollouts = _rollouts(taps, grid)
@@ -91,10 +113,15 @@ def attention_rollout(
     return Statistic(step, finish)
 
 
-@one_pass_measurement("rollout", num_tokens=num_attended, keep_order=True)
+@measurement("rollout")
 def rollout_of_images(
-    features: Model, images: Images, grid: Grid = None
-) -> Statistic[xr.DataArray]:
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.DataArray:
     """Attention rollout through all layers, separately for each of a few images.
 
     Arguments and errors are the same as for `attention_rollout`.
@@ -110,6 +137,21 @@ def rollout_of_images(
     See also:
         `plots.plot_rollout_of_images`, `attention_rollout`; page measurements/attention/rollout.md.
     """
+    features, batches = prepare(
+        model, images, kind="rollout", layers=layers, detail=detail, keep_order=True
+    )
+    grid = complete_grid(features, batches, grid, num_attended)
+    statistic = rollout_of_images_statistic(features, grid)
+    result = evaluate(statistic, batches, features, description="rollout of images")
+    return with_pictures(result, features, batches)
+
+
+@statistic_of(rollout_of_images)
+def rollout_of_images_statistic(
+    features: Features, grid: PartialGrid = None
+) -> Statistic[xr.DataArray]:
+    """The `Statistic` of `rollout_of_images`."""
+    grid = require_grid(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         rollouts = _rollouts(taps, grid)
@@ -184,13 +226,16 @@ def _require_unchanged(changes: dict[str, float], examples: int) -> None:
         )
 
 
-@measurement("class_attention", keep_order=True)
+@measurement("class_attention")
 def gradient_attention(
-    features: Model,
-    images: Images,
-    classes: Classes = None,
-    grid: Grid = None,
-    scores: Scores = "logits",
+    model: ModelLike,
+    images: ImagesLike,
+    classes: ClassesLike = None,
+    grid: PartialGrid = None,
+    scores: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.DataArray:
     """Relevance of tokens for a class: attention times its gradient, accumulated through the
     layers.
@@ -207,7 +252,7 @@ def gradient_attention(
     these queries, the CLS token is used if there are prefix tokens, and all tokens otherwise.
 
     Args:
-        features: a model, or a callable that maps images to taps through which gradients flow. The
+        model: a model, or a callable that maps images to taps through which gradients flow. The
             taps are attention weights of shape (example, head, query, key) and the scores, as in
             `vit_tf.submodel(vit, "block*/attention/weights", "logits")`.
         images: as in `vit_tf.analysis`.
@@ -234,46 +279,62 @@ def gradient_attention(
     See also:
         `plots.plot_gradient_attention`, `attention_rollout`, `grad_cam`; page guides/one-image.md.
     """
-    known_grid = grid_of(features, grid)
-    if known_grid is None:
-        raise ValueError("Expected a grid, or features with a token_grid. Received: grid=None")
-    classes = [int(position) for position in classes]
-    statistic = _relevance_statistic(features, classes, scores, known_grid)
-    totals = evaluate(
-        statistic, images, description="gradient-weighted attention", checked=(features,)
+    features, images = prepare(
+        model,
+        images,
+        kind="class_attention",
+        layers=layers,
+        detail=detail,
+        scores=scores,
+        keep_order=True,
     )
-    rows = totals["rows"]
-    token_grid = TokenGrid(**per_batch(totals, "grid"))
-    require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, classes))
-    pooled = pooled_tokens(features.facts.pooled_tokens, token_grid)
-    estimator = "sum through the layers of positive attention times gradient"
-    facts = {"estimator": estimator, "scores": scores, "pooled_tokens": list(pooled)}
-    facts = provenance(features, len(rows), 1, **facts, **vars(token_grid))
+    scores = score_layer(features, scores)
+    positions = [int(x) for x in class_positions(features, images, classes, scores)]
+    grid = complete_grid(features, images, grid, partial(_num_attended_without, scores))
+    # Relevance is computed of each image and each class, one backward pass for all classes.
+    rows = evaluate(
+        _relevance_statistic(features, positions, scores, grid),
+        images,
+        description="gradient-weighted attention",
+        checked=(features,),
+    )
+    require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, positions))
+    # The result names the queries that the classification head pools.
+    pooled = pooled_tokens(features.facts.pooled_tokens, grid)
+    facts = provenance(
+        features,
+        len(rows),
+        1,
+        estimator="sum through the layers of positive attention times gradient",
+        scores=scores,
+        pooled_tokens=list(pooled),
+        **vars(grid),
+    )
     dims, words = ("example", "class", *DIMS), ("gradient-weighted attention", "1")
-    return array_of(
-        "gradient_attention", rows, dims, words, facts, **class_coords(features, classes)
-    )
+    coords = class_coords(features, positions)
+    result = array_of("gradient_attention", rows, dims, words, facts, **coords)
+    return with_pictures(result, features, images)
+
+
+def _num_attended_without(scores: str, taps: Taps) -> int:
+    """`num_attended` of all taps but the scores."""
+    return num_attended({tap: x for tap, x in taps.items() if tap != scores})
 
 
 @reusable
 def _relevance_statistic(
-    features: Features, classes: Sequence[int], scores: str, known_grid: TokenGrid | tuple[int, int]
-) -> Statistic[Totals]:
-    """`Statistic` over images with the relevance of each, and the grid of the tokens."""
+    features: Features, classes: Sequence[int], scores: str, grid: TokenGrid
+) -> Statistic[np.ndarray]:
+    """`Statistic` over images with the relevance of each."""
 
-    def step(batch: tf.Tensor) -> dict[str, Any]:
-        grids: list[TokenGrid] = []
+    def weights(_: tf.Tensor, taps: Taps) -> Taps:
+        return attention_weights({tap: x for tap, x in taps.items() if tap != scores}, grid)
 
-        def weights(_: tf.Tensor, taps: Taps) -> Taps:
-            held = {tap: x for tap, x in taps.items() if tap != scores}
-            grids.append(as_grid(known_grid, num_attended(held), batch.shape[1:3]))
-            return attention_weights(held, grids[0])
-
+    def step(batch: tf.Tensor) -> tf.Tensor:
         pairs = class_gradients(features, batch, classes, scores, weights)
-        rows = relevance(list(pairs.values()))
-        return {"rows": rows, "grid": dict(vars(grids[0])), "batches": 1}
+        return relevance(list(pairs.values()))
 
-    return Statistic(step, lambda totals: totals)
+    return row_statistic(step)
 
 
 def relevance(layers: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:

@@ -9,21 +9,31 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import TokenGrid
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
-from ..engine.declaration import one_pass_measurement
+from ..engine.measurements import measurement, statistic_of
+from ..engine.pooling import PartialGrid, complete_grid, require_grid
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import PARTS, SPATIAL, dataset_of, facts_of, mean_of, require_finite, variable
-from ..engine.roles import Features, Grid, MaskedImages, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 from .attention_distance import LEFT_OUT, attention_weights, num_attended, spatial_shares
 
 # Largest rounding error of float32 sums of shares: it must not decide about a token at the bound.
 ROUNDING = 1e-6
 
 
-@one_pass_measurement("attention", num_tokens=num_attended)
+@measurement("attention")
 def attention_saliency(
-    features: Model, images_and_masks: MaskedImages, grid: Grid = None, mass: float = 0.6
-) -> Statistic[xr.Dataset]:
+    model: ModelLike,
+    images_and_masks: ImagesLike,
+    grid: PartialGrid = None,
+    mass: float = 0.6,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Overlap of the most attended tokens of each image with a mask of its object.
 
         IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
@@ -42,7 +52,7 @@ def attention_saliency(
     are 1 for every patch that the object touches.
 
     Args:
-        features: a model, or a callable that maps images to a dict of attention weights, as for
+        model: a model, or a callable that maps images to a dict of attention weights, as for
             `mean_attention`.
         images_and_masks: batched `tf.data.Dataset` of (images, masks), or a pair of arrays. Masks
             have shape (example, row, column), at the size of the images or of the token grid. A
@@ -85,7 +95,20 @@ def attention_saliency(
     See also:
         `plots.plot_attention_saliency`, `attention_maps`; page measurements/attention/saliency.md.
     """
+    features, batches = prepare(
+        model, images_and_masks, kind="attention", layers=layers, detail=detail, masked=True
+    )
+    grid = complete_grid(features, batches, grid, num_attended)
+    statistic = attention_saliency_statistic(features, grid, mass)
+    return evaluate(statistic, batches, features, description="attention saliency")
 
+
+@statistic_of(attention_saliency)
+def attention_saliency_statistic(
+    features: Features, grid: PartialGrid = None, mass: float = 0.6
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `attention_saliency`."""
+    grid = require_grid(features, grid)
     if not 0 < mass <= 1:
         raise ValueError(f"Expected mass in (0, 1]. Received: mass={mass}")
 
@@ -95,9 +118,11 @@ def attention_saliency(
         weights = attention_weights(taps, grid)
         queries = {layer: query_maps(values, grid) for layer, values in weights.items()}
         # Objects of other images show how far attention overlaps with wherever objects are.
-        other = tf.roll(covered, 1, axis=0), tf.roll(counted, 1, axis=0)
+        other_covered, other_counted = tf.roll(covered, 1, axis=0), tf.roll(counted, 1, axis=0)
         iou = {x: _summed_iou(maps, covered, counted, mass) for x, maps in queries.items()}
-        other_iou = {x: _summed_iou(maps, *other, mass) for x, maps in queries.items()}
+        other_iou = {
+            x: _summed_iou(maps, other_covered, other_counted, mass) for x, maps in queries.items()
+        }
         return {
             "iou": iou,
             "other_iou": other_iou,

@@ -11,10 +11,13 @@ import tensorflow as tf
 
 from vit_tf import TokenGrid
 from vit_tf.data.equal_batches import split_batches
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features
+from vit_tf.features.layers import Detail
 
-from ..engine.declaration import measurement
-from ..engine.pooling import as_tokens, require_grid
-from ..engine.roles import AnyImages, Features, Grid, Images, Model
+from ..engine.measurements import measurement
+from ..engine.pooling import PartialGrid, as_tokens, require_grid
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.stream import Statistic, as_dataset, evaluate, row_statistic
 from ..engine.traces import reusable
 
@@ -89,8 +92,15 @@ def _along(length: int, size: int, patch: int) -> list[tuple[int, int]]:
     return [*places, (length - size, (size - rest) // patch)] if rest else places
 
 
-@measurement("tokens", any_size=True, keep_order=True)
-def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[str, np.ndarray]:
+@measurement("tokens")
+def dense_features(
+    model: ModelLike,
+    images: ImagesLike,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> dict[str, np.ndarray]:
     """Tokens of images at twice the input size of the model, computed in windows.
 
     The images are resized (bilinear, antialiased) to `dense_size`. Then the model runs on windows
@@ -98,7 +108,7 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
     B.4). Prefix tokens are left out, because each window has its own prefix tokens.
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor}`. A tensor holds either
+        model: a model, or a callable from images to `{layer: tensor}`. A tensor holds either
             tokens at the positions of `grid` or a feature map with the rows and columns of `grid`.
         images: array of shape (example, height, width, channel), or a batched `tf.data.Dataset`.
             All images must have the same size, but any size is allowed. Pixel values are normalised
@@ -121,6 +131,9 @@ def dense_features(features: Model, images: Images, grid: Grid = None) -> dict[s
     See also:
         `dense_size`, `object_clustering`; page measurements/objects/dense-features.md.
     """
+    features, images = prepare(
+        model, images, kind="tokens", layers=layers, detail=detail, keep_order=True, any_size=True
+    )
     grid = require_square(features, grid)
     # The values of the images are checked, not their size, which is that of several windows.
     checked = (features.with_facts(input_shape=None),)
@@ -146,7 +159,7 @@ def _window_statistic(features: Features, grid: TokenGrid) -> Statistic[dict[str
     return row_statistic(step)
 
 
-def require_square(features: Features, grid: Grid) -> TokenGrid:
+def require_square(features: Features, grid: PartialGrid) -> TokenGrid:
     """As `require_grid`, of a grid with as many rows as columns, or raises a `ValueError`."""
     grid = require_grid(features, grid)
     if grid.rows != grid.columns:
@@ -154,7 +167,7 @@ def require_square(features: Features, grid: Grid) -> TokenGrid:
     return grid
 
 
-def token_maps(features: Features, images: AnyImages, grid: TokenGrid) -> dict[str, np.ndarray]:
+def token_maps(features: Features, images: ImagesLike, grid: TokenGrid) -> dict[str, np.ndarray]:
     """As `dense_features`, of images at the size that the model takes."""
     data = split_batches(as_dataset(images), BATCH_SIZE)
     return evaluate(_map_statistic(features, grid), data, checked=(features,))

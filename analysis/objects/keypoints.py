@@ -12,12 +12,15 @@ import xarray as xr
 
 from vit_tf.common.names import lookup
 from vit_tf.data.batches import without_autotune
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 from vit_tf.features.tokens import TokenGrid
 
-from ..engine.declaration import measurement
+from ..engine.measurements import measurement
 from ..engine.pooling import PartialGrid, as_tokens, grid_of, shared_grid
+from ..engine.preparation import ImagesLike, prepare, read_model
 from ..engine.results import array_of, dataset_of, provenance, require_finite, variable
-from ..engine.roles import Features, Grid, Images, Model, Taps
 from ..engine.stream import Statistic, Totals, evaluate, per_batch, row_statistic
 from ..engine.traces import reusable
 from .dense_features import maps_of, require_square
@@ -202,14 +205,17 @@ def _longer_sides(boxes: np.ndarray, count: int) -> np.ndarray:
     return sides.max(axis=1)
 
 
-@measurement("tokens")
+@measurement("tokens", arguments="{model}, pairs")
 def keypoint_correspondence(
-    features: Model,
+    model: ModelLike,
     pairs: Pairs,
-    grid: Grid = None,
+    grid: PartialGrid = None,
     thresholds: Sequence[float] = (0.1, 0.05, 0.01),
     threshold: str = "image",
     similarity: str = "cosine",
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """Share of keypoints whose most similar position in another image is the same keypoint.
 
@@ -227,7 +233,7 @@ def keypoint_correspondence(
     size are neither resized nor padded.)
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor}`. A tensor holds either
+        model: a model, or a callable from images to `{layer: tensor}`. A tensor holds either
             tokens at the positions of `grid` or a feature map with the rows and columns of `grid`.
         pairs: list of dicts, one per pair of images. `category` is a name. `source` and `target`
             are normalised images of shape (height, width, channel), of any size. `source_points`
@@ -267,6 +273,7 @@ def keypoint_correspondence(
         `plots.plot_keypoint_correspondence`, `correct_keypoints`, `token_similarity`; page
         measurements/objects/keypoints.md.
     """
+    features = read_model(model, "tokens", layers, detail)
     # Unknown words raise before the images are read.
     lookup("threshold", threshold, dict.fromkeys(THRESHOLDS))
     lookup("similarity", similarity, SIMILARITIES)
@@ -286,8 +293,14 @@ def keypoint_correspondence(
     }
     categories = [str(pair["category"]) for pair in pairs]
     batches = -(-len(pairs) // PAIRS_AT_ONCE)
-    rules = {"size": size, "threshold": threshold, "similarity": similarity}
-    notes = provenance(features, 2 * len(pairs), batches, **rules)
+    notes = provenance(
+        features,
+        2 * len(pairs),
+        batches,
+        size=size,
+        threshold=threshold,
+        similarity=similarity,
+    )
     result = _labelled(distances, categories, thresholds, boxes, notes)
     same_place = {"": np.linalg.norm(points[:, 0] - points[:, 1], axis=-1)}
     in_place = _labelled(same_place, categories, thresholds, boxes, notes)["pck"].isel(layer=0)
@@ -351,12 +364,25 @@ def _labelled(
         "pck": variable(("average", "layer", "category", "threshold"), pck, words[0]),
         "score": variable(("average", "layer", "threshold"), pck.mean(axis=2), words[1]),
     }
-    coords = {"average": list(AVERAGES), "layer": list(distances), "category": names}
-    return dataset_of(variables, notes, **coords, threshold=list(thresholds))
+    return dataset_of(
+        variables,
+        notes,
+        average=list(AVERAGES),
+        layer=list(distances),
+        category=names,
+        threshold=list(thresholds),
+    )
 
 
-@measurement("tokens", keep_order=True)
-def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.DataArray:
+@measurement("tokens")
+def token_similarity(
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    grid: PartialGrid = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.DataArray:
     """Cosine similarity between all spatial tokens, within and between images.
 
         cosine(t, u) = <x_t, x_u> / (|x_t| |x_u|)
@@ -366,7 +392,7 @@ def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.D
     with the square of the number of images.
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor}`, as for `localization`.
+        model: a model, or a callable from images to `{layer: tensor}`, as for `localization`.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
@@ -386,6 +412,9 @@ def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.D
     See also:
         `plots.plot_token_similarity`, `keypoint_correspondence`; page guides/one-image.md.
     """
+    features, images = prepare(
+        model, images, kind="tokens", layers=layers, detail=detail, keep_order=True
+    )
     known_grid = grid_of(features, grid)
     statistic = _tokens_statistic(features, known_grid, grid is not None)
 
@@ -406,7 +435,7 @@ def token_similarity(features: Model, images: Images, grid: Grid = None) -> xr.D
 @reusable
 def _tokens_statistic(
     features: Features, known_grid: PartialGrid, is_given: bool
-) -> Statistic[Totals]:
+) -> Statistic[Any]:
     """`Statistic` over images with the spatial tokens of each layer, and their grid."""
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:

@@ -11,12 +11,15 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.data.files import write_whole
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features
+from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
-from ..engine.declaration import measurement
-from ..engine.pooling import require_grid
+from ..engine.measurements import measurement
+from ..engine.pooling import PartialGrid, require_grid
+from ..engine.preparation import read_model
 from ..engine.results import provenance, require_finite, variable
-from ..engine.roles import Features, Grid, Model
 from .dense_features import dense_features, token_maps
 
 # The first colours of the palette of DAVIS 2017; the others are greys.
@@ -333,13 +336,16 @@ def without_void(masks: np.ndarray) -> np.ndarray:
     return np.where(masks == VOID, 0, masks)
 
 
-@measurement("tokens")
+@measurement("tokens", arguments="{model}, frames, first")
 def follow_masks(
-    features: Model,
+    model: ModelLike,
     frames: np.ndarray,
     first: np.ndarray,
-    grid: Grid = None,
+    grid: PartialGrid = None,
     dense: bool = True,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
     **options: Any,
 ) -> dict[str, np.ndarray]:
     """Masks that each layer propagates through a video from the first frame.
@@ -348,7 +354,7 @@ def follow_masks(
     `write_masks`, in one folder per video.
 
     Args:
-        features, grid, dense, **options: as for `label_propagation`.
+        model, grid, dense, **options: as for `label_propagation`.
         frames: normalised images of shape (frame, height, width, channel).
         first: index mask of the first frame, of shape (height, width), as for `propagate_masks`.
 
@@ -372,6 +378,7 @@ def follow_masks(
         `label_propagation`, `propagate_masks`, `write_masks`; page
         measurements/objects/label-propagation.md.
     """
+    features = read_model(model, "tokens", layers, detail)
     return dict(_follow(features, frames, first, grid, dense, options))
 
 
@@ -379,7 +386,7 @@ def _follow(
     features: Features,
     frames: np.ndarray,
     first: np.ndarray,
-    grid: Grid,
+    grid: PartialGrid,
     dense: bool,
     options: dict[str, float],
 ) -> Iterator[tuple[str, np.ndarray]]:
@@ -391,12 +398,15 @@ def _follow(
         yield layer, propagate_masks(tokens, first, **options)
 
 
-@measurement("tokens")
+@measurement("tokens", arguments="{model}, videos")
 def label_propagation(
-    features: Model,
+    model: ModelLike,
     videos: Iterable[tuple[np.ndarray, np.ndarray]],
-    grid: Grid = None,
+    grid: PartialGrid = None,
     dense: bool = True,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
     **options: Any,
 ) -> xr.Dataset:
     """Accuracy of the masks that each layer propagates through videos from the first frame.
@@ -408,7 +418,7 @@ def label_propagation(
     `follow_masks` returns the masks themselves.
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor}`. A tensor holds either
+        model: a model, or a callable from images to `{layer: tensor}`. A tensor holds either
             tokens at the positions of `grid` or a feature map with the rows and columns of `grid`.
         videos: iterable of pairs (frames, masks), which is read once. `frames` are normalised
             images of shape (frame, height, width, channel). `masks` are int index masks of shape
@@ -442,20 +452,26 @@ def label_propagation(
         `plots.plot_label_propagation`, `follow_masks`, `propagate`; page
         measurements/objects/label-propagation.md.
     """
+    features = read_model(model, "tokens", layers, detail)
     scores, video_of, examples = {}, [], 0
     for number, (frames, masks) in enumerate(videos):
         masks = _checked_masks(frames, masks)
         objects = np.unique(masks[0][masks[0] > 0]).tolist()
+        # Each layer is scored, and a copy of the first mask, which does not move.
         followed = dict(_follow(features, frames, masks[0], grid, dense, options))
         for layer, layer_masks in (followed | {None: np.repeat(masks[:1], len(masks), 0)}).items():
-            scored = layer_masks[1:-1], masks[1:-1], objects
-            measures = region_similarity, boundary_accuracy
-            means = np.stack([measure(*scored).mean(axis=0) for measure in measures])
+            means = np.stack(
+                [
+                    measure(layer_masks[1:-1], masks[1:-1], objects).mean(axis=0)
+                    for measure in (region_similarity, boundary_accuracy)
+                ]
+            )
             scores.setdefault(layer, []).append(means)
         examples += len(masks)
         video_of += [number] * len(objects)
     if not video_of:
         raise ValueError("Expected at least one video. Received none")
+    # Scores of all videos are concatenated along their objects.
     settings = (propagate.__kwdefaults__ or {}) | options
     facts = provenance(features, examples, number + 1, dense=dense, **settings)
     in_place = np.concatenate(scores.pop(None), axis=1)

@@ -7,10 +7,11 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.features.features import Features
+
 from ..claims.claim import claim
 from ..engine.estimates import require_above_chance
 from ..engine.results import expect_variable
-from ..engine.roles import Features
 from ..flow.ablation import head_ablation, skip_ablation, token_ablation
 from ..flow.logit_lens import lens_accuracy, logit_lens
 from ..plots.flow_plots import (
@@ -29,37 +30,36 @@ from .chapters import CAUSES
 from .walmer.section4_attention import unit_distance_of
 
 MOST_IMAGES = 256  # of the user's models, unless the first batch alone is larger
-MOST_FOR_HEADS = 512  # whose effects are small
 
 
 def _intervention(
     measure: Callable[..., xr.Dataset],
     model: StudyModel,
     taps: Sequence[str],
-    most: int | None = None,
     detail: str | None = None,
     name: str = "",
     call: str = "",
 ) -> Measurement:
     """A measurement of many forward passes over the labelled test images, with interventions."""
     name, is_users = name or measure.__name__, model.role == "model"
-    most = most or MOST_IMAGES
     scores = model.require_scores()
     model.require(not is_users or model.accuracy is not None, "class scores for these images")
 
     def make(data: Data) -> xr.Dataset:
-        test = first_images(data.test, most) if is_users else data.test
+        test = first_images(data.test, MOST_IMAGES) if is_users else data.test
         return measure(model.select(*taps, scores), test, scores=scores)
 
     detailed = f", detail={detail!r}".replace("'", '"') if detail else ""
     call = call or f"analysis.{name}({{model}}, @images@{detailed})"
-    call = call.replace("@images@", f"first_images(images, {most})" if is_users else "images")
+    call = call.replace(
+        "@images@", f"first_images(images, {MOST_IMAGES})" if is_users else "images"
+    )
     return task(name, model, make, reads="test", inputs=(DATA,), labelled=True, call=call)
 
 
 def head_ablation_of(model: StudyModel) -> Measurement:
     """Effect of ablating each head."""
-    return _intervention(head_ablation, model, model.layers("heads"), MOST_FOR_HEADS)
+    return _intervention(head_ablation, model, model.layers("heads"))
 
 
 def head_effects_of(model: StudyModel) -> Measurement:

@@ -29,6 +29,7 @@ from .primitives import (
     draw_matrix,
     overlay,
     panels,
+    picture_of,
     shorten,
 )
 from .rule import draws
@@ -163,10 +164,10 @@ def plot_skip_ratio_lines(
 ) -> "Axes":
     """Skip-to-branch norm ratio by layer, averaged over tokens (Figures 7 right and E.2 of Raghu).
 
-    Each combination of model and kind of token (CLS, other prefix tokens, spatial tokens) has a
-    colour. Attention and MLP of a block have different line styles. ResNets and ViTs without prefix
-    tokens have lines for spatial tokens only. The attribute `prefix` of a result states the number
-    of prefix tokens.
+    Each model has a colour, and each kind of token (CLS, other prefix tokens, spatial tokens) a
+    line style. Markers are filled for attention and hollow for the MLP of a block. ResNets and ViTs
+    without prefix tokens have lines for spatial tokens only. The attribute `prefix` of a result
+    states the number of prefix tokens.
 
     Args:
         results: Dataset with `norm_ratio` and `cosine` of dims (layer, token), from `skip_ratio`,
@@ -192,18 +193,19 @@ def plot_skip_ratio_lines(
     """
     require_word(variable, tuple(SKIP_LABELS), "variable")
     lines = {
-        f"{label}: {kind}" if label else kind: line
+        (label, kind): line
         for label, result in style.by_label(results).items()
         for kind, line in _token_means(result, variable)
     }
+    kinds = list(dict.fromkeys(kind for _, kind in lines))
     layers = [layer_names(line) for line in lines.values()]
     ax = style.new_axes(8.5, 4.4) if ax is None else ax
     ax.axhline(1 if variable == "norm_ratio" else 0, color="0.55", linewidth=0.9, zorder=1)
-    colours, depths = style.distinct_colours(len(lines)), depth_axis(ax, layers)
-    for names, depth, colour, (label, line) in zip(
-        layers, depths, colours, lines.items(), strict=True
-    ):
-        _plot_sites(ax, depth, line.values, names, label, colour)
+    colours, depths = style.line_colours(label for label, _ in lines), depth_axis(ax, layers)
+    for names, depth, ((label, kind), line) in zip(layers, depths, lines.items(), strict=True):
+        words = f"{label}: {kind}" if label else kind
+        look = {"color": colours[label], "linestyle": style.line_style(kinds.index(kind))}
+        _plot_sites(ax, depth, line.values, names, words, look)
     name = SKIP_LABELS[variable]
     title = style.titled(f"{name[0].upper()}{name[1:]}, mean over tokens", results)
     if variable == "norm_ratio":
@@ -238,7 +240,7 @@ def _plot_sites(
     values: np.ndarray,
     names: Sequence[str],
     label: str,
-    colour: "ColorType",
+    look: dict[str, Any],
 ) -> None:
     """One line per site of a block ("attention", "mlp"): a single line would zigzag."""
     # A last part with a digit counts blocks or units, and names no site.
@@ -246,13 +248,10 @@ def _plot_sites(
     sites = np.array(["" if re.search(r"\d", name) else name for name in last])
     for order, site in enumerate(dict.fromkeys(sites)):
         here = sites == site
-        look: dict[str, Any] = {
-            "color": colour,
-            "markersize": 4.5,
-            "linestyle": style.line_style(order),
-        }
-        look |= {"marker": style.marker(order), "markerfacecolor": "white" if order else colour}
-        ax.plot(depth[here], values[here], label=f"{label}, {site}" if site else label, **look)
+        marks = {"marker": style.marker(order), "markersize": 4.5}
+        marks["markerfacecolor"] = "white" if order else look["color"]
+        words = f"{label}, {site}" if site else label
+        ax.plot(depth[here], values[here], label=words, **look, **marks)
 
 
 @draws(dict.fromkeys(("skip", "branch"), "example layer token"))
@@ -485,7 +484,7 @@ def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None") -> "Axes":
 
 
 EFFECTS = {
-    "accuracy_change": "change in accuracy",
+    "accuracy_change": f"change in accuracy ({style.POINTS})",
     "loss_change": "change in loss (nats)",
     "output_change": "KL divergence of the output (nats)",
 }
@@ -669,7 +668,7 @@ def plot_token_ablation(
 ) -> "Axes":
     """Effect of replacing a growing fraction of the tokens, one after the other.
 
-    Each line shows one order in which the tokens are replaced, with error bars of 1.96 standard
+    Each line style is an order in which the tokens are replaced, with error bars of 1.96 standard
     errors. Prefix tokens are replaced all at once, and are therefore shown as points at a fraction
     of 1. If there are several results, each result has its own panel, and all panels have a common
     scale.
@@ -696,11 +695,13 @@ def plot_token_ablation(
         `token_ablation`, `plot_activation_patching`.
     """
     # Checks the change in all results before anything is drawn in given axes.
+    from matplotlib.lines import Line2D
+
     style.labelled(results, _known_change(change), "tokens", "share")
     title = style.titled("Token ablation", results)
     if not isinstance(results, dict):
         ax = style.new_axes(7, 4.2) if ax is None else ax
-        _draw_orders(ax, results, change, _orders([results]))
+        _draw_orders(ax, results, change, _orders([results]), style.line_colours([""])[""])
         ax.set_title(title)
         style.legend(ax, title="tokens (bars: 95 % CI)")
         return ax
@@ -709,28 +710,36 @@ def plot_token_ablation(
     ax, flat = panels(ax, count, title, list(results), **layout)
     for panel in flat[1:]:
         panel.sharey(flat[0])
-    for panel, result in zip(flat, results.values(), strict=True):
-        _draw_orders(panel, result, change, orders)
+    colours = style.line_colours(results)
+    for panel, (label, result) in zip(flat, results.items(), strict=True):
+        _draw_orders(panel, result, change, orders, colours[label])
         panel.label_outer()
-    shown = {bars.get_label(): bars for panel in flat for bars in panel.containers}
-    handles = [shown[name] for name in orders if name in shown]
+    handles = [Line2D([], [], color="0.3", **look) for look in orders.values()]
     ax.legend(handles=handles, title="tokens (bars: 95 % CI)", **style.LEGEND)
     return ax
 
 
 def _orders(results: Iterable[xr.Dataset]) -> dict[str, dict[str, Any]]:
-    """Colour and marker of each order of tokens: dict from its name."""
+    """Line style and marker of each order of tokens: dict from its name."""
     names = [str(name) for result in results for name in result["tokens"].values]
     names = list(dict.fromkeys(names))
-    colours = style.line_colours(names)
     return {
-        name: {"color": colours[name], "marker": style.marker(number), "label": name}
+        name: {
+            "linestyle": style.line_style(number),
+            "marker": style.marker(number),
+            "markersize": 4.5,
+            "label": name,
+        }
         for number, name in enumerate(names)
     }
 
 
 def _draw_orders(
-    ax: "Axes", result: xr.Dataset, change: str, orders: dict[str, dict[str, Any]]
+    ax: "Axes",
+    result: xr.Dataset,
+    change: str,
+    orders: dict[str, dict[str, Any]],
+    colour: "ColorType",
 ) -> None:
     """A line for each order of tokens, without a legend."""
     values = expect_variable(result, _known_change(change), ("tokens", "share"))
@@ -739,9 +748,7 @@ def _draw_orders(
         line, error = values.sel(tokens=name), 1.96 * errors.sel(tokens=name).values
         is_finite = np.isfinite(line.values)
         shares = values["share"].values[is_finite]
-        ax.errorbar(
-            shares, line.values[is_finite], error[is_finite], markersize=4.5, **orders[name]
-        )
+        ax.errorbar(shares, line.values[is_finite], error[is_finite], color=colour, **orders[name])
     _finish(ax, change, xlabel="fraction of tokens replaced")
 
 
@@ -816,7 +823,7 @@ def plot_input_gradients(
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
         example: index of the image.
 
     Returns:
@@ -835,7 +842,7 @@ def plot_input_gradients(
     maps = abs(select_labels(result, example=example)).sum("channel")
     names = class_titles(result)
     title = style.titled("Input gradients", result)
-    return draw_maps(ax, maps.values, names, title, image=image)[0]
+    return draw_maps(ax, maps.values, names, title, image=picture_of(maps, image))[0]
 
 
 @draws("example class row column channel")
@@ -852,7 +859,7 @@ def plot_integrated_gradients(
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
         example: index of the image.
 
     Returns:
@@ -871,7 +878,7 @@ def plot_integrated_gradients(
     maps = abs(select_labels(result, example=example)).sum("channel")
     names = class_titles(result)
     title = style.titled("Integrated gradients", result)
-    return draw_maps(ax, maps.values, names, title, image=image)[0]
+    return draw_maps(ax, maps.values, names, title, image=picture_of(maps, image))[0]
 
 
 @draws("example class layer row column")
@@ -892,7 +899,7 @@ def plot_grad_cam(
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
         class_label: the class to draw, as a value of the coordinate `class`. None means the first
             class.
         example: index of the image.
@@ -913,6 +920,7 @@ def plot_grad_cam(
     label = result["class"].values[0] if class_label is None else class_label
     maps = select_labels(result, **{"example": example, "class": label})
     title = style.titled(f"Grad-CAM of {class_titles(maps)[0]}", result)
+    image = picture_of(maps, image)
     return draw_maps(ax, maps.values, layer_names(result), title, image=image)[0]
 
 

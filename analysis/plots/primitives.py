@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import xarray as xr
 
+from ..engine.pictures import decode_picture
 from ..engine.results import layer_names
 from . import style
 
@@ -201,13 +202,11 @@ def draw_lines(
     """Draw lines (layer,) by (label, kind), named in `kinds`, with errors or points; set labels."""
     ax = style.new_axes(8, 4.2) if ax is None else ax
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
-    keys = {pair: pair if points else pair[0] for pair in lines}  # what has a colour of its own
-    grey = [key for pair, key in keys.items() if pair[0] in baselines]
-    colours = style.line_colours(keys.values(), grey)
+    colours = style.line_colours((label for label, _ in lines), baselines)
     for depth, ((label, kind), line) in zip(depths, lines.items(), strict=True):
         order = list(kinds).index(kind)
         name = ": ".join(filter(None, [label, kinds[kind] if len(kinds) > 1 or not label else ""]))
-        colour = colours[keys[label, kind]]
+        colour = colours[label]
         look: dict[str, Any] = {
             "linestyle": style.line_style(order),
             "label": name,
@@ -222,6 +221,7 @@ def draw_lines(
         if points:
             y = points[label, kind].values
             dots = {"s": 12, "color": colour, "alpha": 0.45, "linewidth": 0}
+            dots["marker"] = style.marker(order)
             ax.scatter(np.repeat(depth, y.shape[1]), y.ravel(), **dots)
     style.tidy(ax, **labels)
     if "(%)" in labels.get("ylabel", ""):
@@ -324,6 +324,21 @@ def _broken(title: str, letters: int) -> Iterator[str]:
     for line in words.split("\n"):
         for part in textwrap.wrap(line, letters, break_long_words=False, break_on_hyphens=False):
             yield elide(part.replace("/ ", "/"), letters)
+
+
+def picture_of(result: xr.DataArray, image: Any, example: int | None = None) -> Any:
+    """The image below maps: that of the caller, else the picture that the result holds, if any.
+
+    `example` selects the picture of a result with several.
+    """
+    if image is not None or "picture" not in result.coords:
+        return image
+    picture = result.coords["picture"]
+    if example is not None and "example" in picture.dims:
+        picture = picture.sel(example=example)
+    if picture.dims:
+        return [decode_picture(str(text)) for text in picture.values]
+    return decode_picture(str(picture.item()))
 
 
 def draw_maps(

@@ -272,7 +272,7 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     models, variants = (list(dict.fromkeys(names)) for names in (models, variants))
     ax = style.new_axes(8.5, 4.4) if ax is None else ax
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
-    colours = dict(zip(models, style.distinct_colours(len(models)), strict=True))
+    colours = style.line_colours(models)
     for depth, (label, line) in zip(depths, lines.items(), strict=True):
         model, _, variant = label.partition(": ")
         order = variants.index(variant)
@@ -419,13 +419,15 @@ def plot_accuracy_by_data(results: style.Datasets, ax: "Axes | None") -> "Axes":
         `a study of models trained on fractions of the data`.
     """
     ax = style.new_axes(7.5, 4.4) if ax is None else ax
-    for index, (label, line) in enumerate(style.by_label(results).items()):
+    lines = style.by_label(results)
+    colours = style.line_colours(lines)
+    for index, (label, line) in enumerate(lines.items()):
         accuracy, low, high = (100 * line[name].values for name in ("accuracy", "low", "high"))
         ax.errorbar(
             100 * line["fraction"].values,
             accuracy,
             yerr=[accuracy - low, high - accuracy],
-            color=style.distinct_colours(10)[index],
+            color=colours[label],
             marker=style.marker(index),
             capsize=2.5,
             label=label or "accuracy",

@@ -166,6 +166,7 @@ def plot_equivariance_error(
 @draws(
     {
         **dict.fromkeys(("accuracy", "accuracy_change_stderr"), "perturbation strength"),
+        **dict.fromkeys(("shuffled_accuracy", "shuffled_change_stderr"), "grid"),
         "intact_accuracy": "",
     },
     several=True,
@@ -173,21 +174,21 @@ def plot_equivariance_error(
 def plot_robustness(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
-    """Accuracy versus strength of every perturbation (Figures 3 and 8 of Naseer et al. 2021).
+    """Accuracy versus strength of every perturbation, and on shuffled images (Naseer et al. 2021).
 
     Each line shows one result. Its band is the 95 % CI of the difference from the accuracy on
-    intact images.
+    intact images. In the last panel, the grid of one cell is the intact image.
 
     Args:
         results: Dataset with `accuracy` and `accuracy_change_stderr` of dims (perturbation,
-            strength) and `intact_accuracy` of dims (), from `robustness`, or a dict from label to
-            such a result.
+            strength), `shuffled_accuracy` and `shuffled_change_stderr` of dims (grid,) and
+            `intact_accuracy` of dims (), from `robustness`, or a dict from label to such a result.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         baselines: labels of the results to draw in grey.
 
     Returns:
-        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (perturbation,).
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (perturbation + 1,).
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
@@ -203,24 +204,27 @@ def plot_robustness(
     named = style.by_label(results)
     perturbations = layer_names(next(iter(named.values())), "perturbation")
     title = style.titled("Accuracy on perturbed images", results)
-    columns = (len(perturbations) + 1) // 2 if len(perturbations) > 3 else len(perturbations)
+    names = [*perturbations, SHUFFLED]
+    columns = (len(names) + 1) // 2 if len(names) > 3 else len(names)
     layout = {"columns": columns, "inches": (2.2, 1.9), "size": 9}
-    ax, flat = panels(ax, len(perturbations), title, perturbations, **layout)
+    ax, flat = panels(ax, len(names), title, names, **layout)
     colours = style.line_colours(named, baselines)
-    for index, (panel, perturbation) in enumerate(zip(flat, perturbations, strict=True)):
+    for index, (panel, name) in enumerate(zip(flat, names, strict=True)):
+        is_shuffled = name == SHUFFLED
         for label, result in named.items():
-            part = result.sel(perturbation=perturbation)
-            strength = np.append(0.0, part["strength"].values)
-            accuracy = np.append(result["intact_accuracy"].item(), part["accuracy"].values)
-            errors = np.append(0.0, part["accuracy_change_stderr"].values)
+            part = result if is_shuffled else result.sel(perturbation=name)
+            start, variables = (1, SHUFFLED_LINE) if is_shuffled else (0, PERTURBED_LINE)
+            x, accuracy, errors = (part[variable].values for variable in variables)
+            x = np.append(start, x)
+            accuracy = np.append(result["intact_accuracy"].item(), accuracy)
             look: dict[str, Any] = {"color": colours[label], "marker": "o", "markersize": 3}
-            panel.plot(strength, accuracy, label=label or "accuracy", **look)
-            draw_band(panel, strength, accuracy, 1.96 * errors, colours[label])
+            panel.plot(x, accuracy, label=label or "accuracy", **look)
+            draw_band(panel, x, accuracy, 1.96 * np.append(0.0, errors), colours[label])
         style.tidy(panel, ylim=(0, 1))
         style.percent(panel.yaxis)
         panel.tick_params(labelsize=7.5)
-        if index // columns == (len(perturbations) - 1) // columns:
-            panel.set_xlabel("strength", fontsize=8)
+        if is_shuffled or index // columns == (len(perturbations) - 1) // columns:
+            panel.set_xlabel("cells in a row" if is_shuffled else "strength", fontsize=8)
         if index % columns == 0:
             panel.set_ylabel("accuracy (%)", fontsize=8)
     if len(named) > 1:
@@ -228,9 +232,14 @@ def plot_robustness(
     return ax
 
 
+SHUFFLED = "shuffled grid"
+# What the panels of `plot_robustness` draw: x, accuracy and its standard error.
+SHUFFLED_LINE = ("grid", "shuffled_accuracy", "shuffled_change_stderr")
+PERTURBED_LINE = ("strength", "accuracy", "accuracy_change_stderr")
+
 STITCHED = {
     "loss_change": "change in cross-entropy (nat)",
-    "accuracy_change": "change in accuracy",
+    "accuracy_change": f"change in accuracy ({style.POINTS})",
     "output_change": "divergence of predictions (nat)",
 }
 
@@ -393,7 +402,7 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     title = style.titled("Outlier tokens and as many ordinary ones", result)
     ax, flat = panels(ax, len(titles), title, titles, columns=3, inches=(2.6, 2.4), size=9)
     kinds = layer_names(result, "tokens")
-    colours = style.line_colours(kinds)
+    colours = style.line_colours(kinds, baselines=["ordinary"])
 
     def draw(
         panel: "Axes", depth: np.ndarray, name: str, tokens: str, line: Any, **where: str
@@ -443,7 +452,8 @@ def plot_shape_bias(
     """Shape bias for each class and over all images (Figure 4 of Geirhos et al. 2019).
 
     Each point shows the bias of one result over the images whose shape is of one class, with its 95
-    % CI. A vertical line shows the bias over all images, with a band for its 95 % CI.
+    % CI. A vertical line shows the bias over all images, with a band for its 95 % CI. Results with
+    labels of the form "MODEL: KIND" have the colour of the model, and a line style for each kind.
 
     Args:
         results: Dataset with `shape_bias` and `low` and `high` of dims () and `class_shape_bias`
@@ -470,21 +480,21 @@ def plot_shape_bias(
     named = style.by_label(results)
     classes = layer_names(next(iter(named.values())), "class")
     ax = style.new_axes(6, 0.8 + 0.3 * len(classes) + 0.2 * len(named)) if ax is None else ax
-    colours = style.line_colours(named, baselines)
+    models = {label: label.partition(": ")[0] for label in named}
+    kinds = list(dict.fromkeys(label.partition(": ")[2] for label in named))
+    colours = style.line_colours(models.values(), [models[label] for label in baselines])
     for order, (label, result) in enumerate(named.items()):
+        colour, kind = colours[models[label]], kinds.index(label.partition(": ")[2])
         value, *ends = (result[f"class_{name}"].values for name in ("shape_bias", "low", "high"))
         y = np.arange(len(value)) + 0.18 * (order - (len(named) - 1) / 2)
         widths = np.abs(np.stack(ends) - value)
-        look: dict[str, Any] = {
-            "color": colours[label],
-            "marker": style.marker(order),
-            "markersize": 4.5,
-        }
+        look: dict[str, Any] = {"color": colour, "marker": style.marker(kind), "markersize": 4.5}
         name = f"{result['shape_bias'].item():.2f} ({label or 'all classes'})"
         ax.errorbar(value, y, xerr=widths, linestyle="", linewidth=1, **look)
-        ax.axvline(result["shape_bias"].item(), color=colours[label], linewidth=1.2, label=name)
+        line = {"linewidth": 1.2, "linestyle": style.line_style(kind)}
+        ax.axvline(result["shape_bias"].item(), color=colour, label=name, **line)
         low, high = result["low"].item(), result["high"].item()
-        ax.axvspan(low, high, color=colours[label], alpha=0.15, linewidth=0)
+        ax.axvspan(low, high, color=colour, alpha=0.15, linewidth=0)
     labels: dict[str, Any] = {"title": style.titled("Shape bias", results), "xlim": (-0.03, 1.03)}
     style.tidy(
         ax, xlabel="shape bias (0: texture, 1: shape)", ylabel="class of the shape", **labels

@@ -80,7 +80,6 @@ def draws(
             called `results`.
         by_name_only: whether `plot(result)` uses another plot for such results.
         names_model: whether the results have the attribute `model`; `plot(result)` refuses others.
-        names_model: whether the results have the attribute `model`; `plot(result)` refuses others.
     """
 
     def decorate(
@@ -152,10 +151,10 @@ def _with_dims(result: Result, shape: Shape) -> Result:
 
 
 def find_plot(result: Result) -> Callable[..., Any]:
-    """The plot of a result: of those that fit, the one of its name, or of most variables.
+    """The plot that fits a result: that of its name, otherwise that of the most variables.
 
-    Only results of measurements have one: DataArrays with the name of a measurement, which only its
-    plots draw, and results that name their model.
+    Only results of measurements have a plot: DataArrays with the name of a measurement, and results
+    that name their model.
     """
     name = result.name if isinstance(result, xr.DataArray) else None
     named = [plot for plot in PLOTS.values() if name in plot.measurements]

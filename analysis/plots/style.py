@@ -1,7 +1,9 @@
 """What all plots share: checks of results, new axes, colours, colour bars and legends."""
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -30,6 +32,7 @@ LONG_ENTRY = 26
 MARKERS = "osD^vPX*<>"
 LINE_STYLES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 SPANNED = "colours span the values drawn"
+POINTS = "percentage points"  # in the label of an axis along which fractions differ
 # Where a legend is: to the right of the axes.
 LEGEND = {
     **{"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0, "frameon": False},
@@ -126,17 +129,51 @@ def distinct_colours(count: int) -> list["ColorType"]:
     return [palette(index % palette.N) for index in range(count)]
 
 
+# The models whose colours are fixed, in their order, and the one that unlabelled lines belong to.
+_MODELS: ContextVar[tuple[tuple[str, ...], str]] = ContextVar("models", default=((), ""))
+
+
+@contextmanager
+def fixed_colours(names: Sequence[str], single: str = "") -> Iterator[None]:
+    """Within it, plots give each of some models its own colour, whichever models they show.
+
+    `single` is the model of a plot of one result, whose lines have no label.
+    """
+    token = _MODELS.set((tuple(names), single))
+    try:
+        yield
+    finally:
+        _MODELS.reset(token)
+
+
 def line_colours(
     labels: Iterable[Label], baselines: Sequence[Label] = ()
 ) -> dict[Label, "ColorType"]:
-    """Distinct colours of lines, grey for baselines: dict from label to colour."""
+    """Colours of lines by label: one for each model, and grey for baselines.
+
+    Labels of one model, such as "ViT" and "ViT: CLS token", share its colour if it is fixed.
+    """
     labels = list(dict.fromkeys(labels))
     coloured = [label for label in labels if label not in baselines]
     grey = [label for label in labels if label in baselines]
     shades = np.linspace(0.35, 0.7, max(len(grey), 2)).round(2).astype(str)
-    return dict(zip(coloured, distinct_colours(len(coloured)), strict=True)) | dict(
+    models, single = _MODELS.get()
+    owners = {label: _model_of(str(label) or single, models) for label in coloured}
+    others = [label for label, owner in owners.items() if owner is None]
+    palette = distinct_colours(len(models) + len(others))
+    fixed = dict(zip(models, palette, strict=False))
+    colours = dict(zip(others, palette[len(models) :], strict=True))
+    colours |= {label: fixed[owner] for label, owner in owners.items() if owner is not None}
+    return {label: colours[label] for label in coloured} | dict(
         zip(grey, shades[: len(grey)], strict=True)
     )
+
+
+def _model_of(label: str, models: Sequence[str]) -> str | None:
+    """The model that a label begins with, the longest of several."""
+    starts = {name: (f"{name}:", f"{name},") for name in models}
+    owners = [name for name in models if label == name or label.startswith(starts[name])]
+    return max(owners, key=len, default=None)
 
 
 def marker(index: int) -> str:
@@ -170,6 +207,8 @@ def colour_bar(
     size: dict[str, Any] = {"pad": 0.02} if are_several else {"fraction": 0.046, "pad": 0.03}
     bar = image.axes.figure.colorbar(image, ax=axes, extend=extend, aspect=30, **size)
     bar.set_label(label, fontsize=9)
+    if POINTS in label:
+        percent(bar.ax.yaxis)
     bar.ax.tick_params(labelsize=8)
     return bar
 
@@ -217,6 +256,8 @@ def tidy(ax: "Axes", **labels: Any) -> None:
     ax.grid(axis="y", color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)
     ax.set(**labels)
+    if POINTS in ax.get_ylabel():
+        percent(ax.yaxis)
 
 
 def legend(ax: "Axes", title: str | None = None) -> "Legend":

@@ -15,28 +15,42 @@ from sklearn.metrics.cluster import contingency_matrix
 from threadpoolctl import threadpool_limits
 
 from vit_tf.data.labels import require_classes, require_labels
-from vit_tf.features.tokens import as_grid
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
+from vit_tf.features.tokens import TokenGrid, as_grid
 
 from ..engine.accessors import ResultDataset
-from ..engine.declaration import one_pass_measurement
-from ..engine.pooling import Pooled, as_tokens, pooled_statistic
+from ..engine.measurements import labels_after_images, measurement, statistic_of
+from ..engine.pooling import (
+    PartialGrid,
+    Pooled,
+    as_tokens,
+    complete_grid,
+    pooled_statistic,
+    require_grid,
+)
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import DEFAULT, provenance, require_finite, variable
-from ..engine.roles import Grid, LabelledImages, MaskedImages, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 from ..heads.saliency import num_beyond, patch_cover, require_shares
 
 STARTS = 10
 
 
-@one_pass_measurement("outputs")
+@measurement("outputs")
+@labels_after_images
 def clustering(
-    features: Model,
-    images: LabelledImages,
+    model: ModelLike,
+    images: ImagesLike,
     num_clusters: int | None = None,
     tokens: str | None = None,
     seed: int = 0,
     starts: int = STARTS,
-) -> Statistic[xr.Dataset]:
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Agreement of k-means clusters of each layer with the labels of the images.
 
         purity = sum over clusters of the size of its largest class / number of examples
@@ -50,7 +64,7 @@ def clustering(
     2023, who use 50 clusters for 50 classes.
 
     Args:
-        features, tokens: as in `vit_tf.analysis`.
+        model, tokens: as in `vit_tf.analysis`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         num_clusters: number of clusters; by default the number of different labels.
         seed: seed of the initial centres.
@@ -78,7 +92,22 @@ def clustering(
         `plots.plot_clustering`, `object_clustering`, `knn_accuracy`; page
         measurements/probes/clustering.md.
     """
+    features, batches = prepare(
+        model, images, kind="outputs", layers=layers, detail=detail, labelled=True
+    )
+    statistic = clustering_statistic(features, num_clusters, tokens, seed, starts)
+    return evaluate(statistic, batches, features, description="clustering")
 
+
+@statistic_of(clustering)
+def clustering_statistic(
+    features: Features,
+    num_clusters: int | None = None,
+    tokens: str | None = None,
+    seed: int = 0,
+    starts: int = STARTS,
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `clustering`."""
     rows = pooled_statistic(tokens, features.facts.grid)
 
     def finish(totals: Totals) -> xr.Dataset:
@@ -87,20 +116,23 @@ def clustering(
     return Statistic(rows.step, finish, with_labels=True)
 
 
-def _num_tokens(masks: tf.Tensor, labels: tf.Tensor, taps: Taps) -> int:
+def _num_tokens(taps: Taps) -> int:
     """The number of tokens of the first layer."""
     return as_tokens(*next(iter(taps.items()))).shape[1]
 
 
-@one_pass_measurement("tokens", num_tokens=_num_tokens, description="clustering of objects")
+@measurement("tokens")
 def object_clustering(
-    features: Model,
-    images: MaskedImages,
+    model: ModelLike,
+    images: ImagesLike,
     num_clusters: int | None = None,
-    grid: Grid = None,
+    grid: PartialGrid = None,
     seed: int = 0,
     starts: int = STARTS,
-) -> Statistic[xr.Dataset]:
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Agreement of k-means clusters of objects, or of object parts, with their labels.
 
     The features of an object are averaged under its mask (Walmer et al. 2023, sections 5.3 and D.5,
@@ -110,7 +142,7 @@ def object_clustering(
     `dense_features`, with at least 80 objects.
 
     Args:
-        features: a model, or a callable that maps images to a dict of layers with tokens that lie
+        model: a model, or a callable that maps images to a dict of layers with tokens that lie
             on the grid.
         images: batched `tf.data.Dataset` of (images, masks, labels), or a triple of arrays. Masks
             are the same as for `masked_features`. Labels are integers of shape (example, object).
@@ -140,6 +172,24 @@ def object_clustering(
         `plots.plot_object_clustering`, `clustering`, `masked_features`; page
         measurements/probes/object-clustering.md.
     """
+    features, batches = prepare(
+        model, images, kind="tokens", layers=layers, detail=detail, masked=True
+    )
+    grid = complete_grid(features, batches, grid, _num_tokens)
+    statistic = object_clustering_statistic(features, num_clusters, grid, seed, starts)
+    return evaluate(statistic, batches, features, description="clustering of objects")
+
+
+@statistic_of(object_clustering)
+def object_clustering_statistic(
+    features: Features,
+    num_clusters: int | None = None,
+    grid: PartialGrid = None,
+    seed: int = 0,
+    starts: int = STARTS,
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `object_clustering`."""
+    grid = require_grid(features, grid)
 
     def step(images: tf.Tensor, masks: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         means = {tap: masked_features(as_tokens(tap, x), masks, grid) for tap, x in taps.items()}
@@ -167,7 +217,9 @@ def object_clustering(
     return Statistic(step, finish, with_labels=True)
 
 
-def masked_features(tokens: tf.Tensor, masks: tf.Tensor, grid: Grid) -> tf.Tensor:
+def masked_features(
+    tokens: tf.Tensor, masks: tf.Tensor, grid: TokenGrid | tuple[int, int]
+) -> tf.Tensor:
     """Mean of the tokens under each mask, weighted by the share of each patch that the mask covers.
 
     mean(m) = sum_t cover(m, t) x(t) / sum_t cover(m, t)
@@ -213,7 +265,7 @@ def masked_features(tokens: tf.Tensor, masks: tf.Tensor, grid: Grid) -> tf.Tenso
 
 
 def cluster_scores(
-    features: Model,
+    features: Any,
     pooled: Pooled,
     num_clusters: int | None = None,
     seed: int = 0,
@@ -255,7 +307,7 @@ def cluster_scores(
 
     def fit(x: np.ndarray) -> np.ndarray:
         n_init: Any = starts  # a number, or "auto", as scikit-learn's types say
-        return KMeans(num_clusters, n_init=n_init, random_state=seed).fit_predict(x)
+        return KMeans(num_clusters, n_init=n_init, random_state=seed).fit_predict(x.astype(float))
 
     # One layer to a core: each is small for several.
     with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -271,10 +323,17 @@ def cluster_scores(
         )
         for name, (score, long_name) in scores.items()
     }
-    facts = {"clusters": num_clusters, "classes": num_classes, "seed": seed, "starts": starts}
-    facts |= {"estimator": "k-means, the tightest of several starts"}
-    facts |= {"tokens": pooled.tokens or DEFAULT}
-    facts = provenance(features, len(pooled.labels), pooled.batches, **facts)
+    facts = provenance(
+        features,
+        len(pooled.labels),
+        pooled.batches,
+        clusters=num_clusters,
+        classes=num_classes,
+        seed=seed,
+        starts=starts,
+        estimator="k-means, the tightest of several starts",
+        tokens=pooled.tokens or DEFAULT,
+    )
     return ResultDataset(variables, {"layer": list(pooled.layers)}, facts)
 
 

@@ -15,12 +15,14 @@ import xarray as xr
 
 from vit_tf.common.names import format_list
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
-from vit_tf.features.features import pick_taps
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps, pick_taps
+from vit_tf.features.layers import Detail
 
-from ..engine.declaration import measurement, statistic_of
+from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import Pooled, pool, pooled_statistic_of
+from ..engine.preparation import ImagesLike, prepare_labelled
 from ..engine.results import DEFAULT, array_of, pack_correct, provenance, raise_without_directions
-from ..engine.roles import Features, LabelledImages, Model, NumClasses, Taps
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
 
@@ -31,16 +33,20 @@ ROUNDING = 1e-12
 ROWS = 4096
 
 
-@measurement("outputs", keep_order=True)
+@measurement("outputs", arguments="{model}, train, {images}")
+@labels_after_images
 def knn_accuracy(
-    features: Model,
-    train: LabelledImages,
-    test: LabelledImages,
-    num_classes: NumClasses = None,
+    model: ModelLike,
+    train: ImagesLike,
+    test: ImagesLike | None = None,
+    num_classes: int | None = None,
     k: int | Sequence[int] = (20,),
     tokens: str | None = None,
     temperature: float = 0.07,
     without_votes: bool = False,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.DataArray:
     """Test accuracy of a k-nearest-neighbour classifier on the features of every layer.
 
@@ -57,7 +63,7 @@ def knn_accuracy(
     bytes for each number, and compares at most 4,096 of them with a batch at once.
 
     Args:
-        features, train, test, num_classes, tokens: as in `vit_tf.analysis`.
+        model, train, test, num_classes, tokens: as in `vit_tf.analysis`.
         k: number of neighbours, or several such numbers.
         temperature: temperature of the votes, above 0.
         without_votes: if true and fewer than 5 classes have votes, classes without votes are added
@@ -95,14 +101,23 @@ def knn_accuracy(
     See also:
         `plots.plot_knn_accuracy`, `linear_probe`, `mutual_knn`; page measurements/probes/knn.md.
     """
+    features, (train, test), num_classes = prepare_labelled(
+        model,
+        {"train": train, "test": test},
+        num_classes,
+        kind="outputs",
+        layers=layers,
+        detail=detail,
+        keep_order=True,
+    )
     k = (k,) if isinstance(k, int | np.integer) else k
     _require_numbers(k, temperature)
     pooled = pooled_statistic_of(features, tokens)
     tested = evaluate(pooled, test, features, description="k-NN: test images")
     statistic = knn_statistic(features, tested, num_classes, k, temperature, without_votes)
-    count, layers = len(tested.labels), len(tested.layers)
+    count, num_layers = len(tested.labels), len(tested.layers)
     # A long search is announced by its size and, from the first batches, the time that is left.
-    description = f"k-NN: training images, for {count:,} test images in {layers} layers"
+    description = f"k-NN: training images, for {count:,} test images in {num_layers} layers"
     return evaluate(statistic, train, features, description=description)
 
 
@@ -169,8 +184,10 @@ def knn_statistic(
         require_counted(totals["outside"], examples, num_classes, "training")
         counts = totals["without_direction"].items()
         raise_without_directions([layer for layer, count in counts if count])
-        rules = num_classes, k, temperature, without_votes
-        correct, tied = _scores(totals["merged"], tested.labels, *rules)
+        # Each k votes on every test image; ties at the k-th neighbour are counted.
+        correct, tied = _scores(
+            totals["merged"], tested.labels, num_classes, k, temperature, without_votes
+        )
         count, layers = len(tested.labels), list(tested.layers)
         if bad := [layer for layer, n in zip(layers, tied.max(axis=1), strict=True) if n == count]:
             raise ValueError(
@@ -178,15 +195,31 @@ def knn_statistic(
                 f"neighbour of every test image: {format_list(bad)}"
             )
         _warn_of_shared_images(totals["merged"])
-        facts = {"train_examples": examples, "num_classes": num_classes}
-        facts |= {"tokens": tested.tokens or DEFAULT, "temperature": temperature}
-        facts |= {"without_votes": without_votes}
-        facts["estimator"] = "exact nearest neighbours by cosine similarity, float64"
-        facts = provenance(features, count, tested.batches, **facts)
-        dims, words = ("layer", "k", "top"), ("test accuracy of a vote among neighbours", "1")
-        coords = {"layer": layers, "k": list(k), "top": list(TOPS)}
-        coords |= {"tied": (dims[:2], tied), "correct": (dims, pack_correct(correct))}
-        return array_of("accuracy", correct.mean(axis=-1), dims, words, facts, **coords)
+        # The accuracy of each vote, with what it depends on.
+        facts = provenance(
+            features,
+            count,
+            tested.batches,
+            train_examples=examples,
+            num_classes=num_classes,
+            tokens=tested.tokens or DEFAULT,
+            temperature=temperature,
+            without_votes=without_votes,
+            estimator="exact nearest neighbours by cosine similarity, float64",
+        )
+        dims = ("layer", "k", "top")
+        return array_of(
+            "accuracy",
+            correct.mean(axis=-1),
+            dims,
+            ("test accuracy of a vote among neighbours", "1"),
+            facts,
+            layer=layers,
+            k=list(k),
+            top=list(TOPS),
+            tied=(dims[:2], tied),
+            correct=(dims, pack_correct(correct)),
+        )
 
     return replace(statistic, finish=finish, state=state)
 
@@ -194,7 +227,7 @@ def knn_statistic(
 @reusable
 def _search_statistic(
     features: Features, num_classes: int, k: int, tokens: str | None
-) -> Statistic[Totals]:
+) -> Statistic[Any]:
     """`Statistic` over training images and labels; its state is what is `Searched` by layer."""
     most = k + 1  # one more shows whether the last one is tied
     grid = features.facts.grid
@@ -330,7 +363,7 @@ def _merge(earlier: Neighbours, later: Neighbours) -> Neighbours:
 
 def directions_of(layers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Rows (example, channel) of each layer at length 1; a `ValueError` for those without."""
-    normalized = {layer: normalize_rows(tf.constant(x)) for layer, x in layers.items()}
+    normalized = {layer: normalize_rows(tf.constant(x, tf.float64)) for layer, x in layers.items()}
     raise_without_directions([layer for layer, (_, bad) in normalized.items() if bad])
     return {layer: rows.numpy() for layer, (rows, _) in normalized.items()}
 

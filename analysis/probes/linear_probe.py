@@ -14,12 +14,15 @@ from tqdm.auto import tqdm
 
 from vit_tf.data.batches import without_autotune
 from vit_tf.data.labels import require_labels
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features
+from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultArray
-from ..engine.declaration import measurement
+from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import Pooled, pooled_statistic
+from ..engine.preparation import Batches, ImagesLike, prepare_labelled
 from ..engine.results import ALL, CLS, SPATIAL, provenance
-from ..engine.roles import AnyImages, Features, LabelledImages, Model, NumClasses
 from ..engine.stream import one_pass
 
 EPSILON = 1e-6  # of the batch normalisation of MAE
@@ -50,15 +53,22 @@ def fit_probes(
         learning_rate * batch_size / 256, epochs * steps
     )
     # Compiling by XLA takes longer than it saves on one product of matrices.
-    how: dict[str, Any] = {"jit_compile": False}
-    model.compile(keras.optimizers.SGD(rates, momentum=MOMENTUM), _loss, **how)
+    compile_model: Any = model.compile  # whose types declare `jit_compile` to be a string
+    compile_model(keras.optimizers.SGD(rates, momentum=MOMENTUM), _loss, jit_compile=False)
     batches = _batches(stacked(x), labels, size, steps, epochs, seed)
     with tqdm(
         total=epochs, desc="linear probes: epochs", delay=2, disable=None, leave=False
     ) as bar:
         progress = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: bar.update())
-        how = {"epochs": epochs, "steps_per_epoch": steps, "callbacks": [progress], "verbose": 0}
-        model.fit(batches, shuffle=False, **how)
+        fit_model: Any = model.fit  # whose types declare `verbose` to be a string
+        fit_model(
+            batches,
+            shuffle=False,
+            epochs=epochs,
+            steps_per_epoch=steps,
+            callbacks=[progress],
+            verbose=0,
+        )
     return model
 
 
@@ -186,12 +196,13 @@ def _batches(
     return without_autotune(tf.data.Dataset.range(epochs).flat_map(epoch).map(gather).prefetch(1))
 
 
-@measurement("outputs", keep_order=True)
+@measurement("outputs", arguments="{model}, train, {images}")
+@labels_after_images
 def linear_probe(
-    features: Model,
-    train: LabelledImages,
-    test: LabelledImages,
-    num_classes: NumClasses = None,
+    model: ModelLike,
+    train: ImagesLike,
+    test: ImagesLike | None = None,
+    num_classes: int | None = None,
     *,
     tokens: str | Sequence[str] | None = None,
     batch_norm: bool | Sequence[bool] = (False, True),
@@ -199,6 +210,8 @@ def linear_probe(
     batch_size: int = 256,
     learning_rate: float = 2.0,
     seed: int = 0,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.DataArray:
     """Test accuracy of a softmax classifier trained by gradient descent on every layer.
 
@@ -218,7 +231,7 @@ def linear_probe(
     shape (example, channel) for each layer and choice of tokens.
 
     Args:
-        features, train, test, num_classes: as in `vit_tf.analysis`.
+        model, train, test, num_classes: as in `vit_tf.analysis`.
         tokens: the tokens whose features are classified, as one word or several. `"cls"` is the CLS
             token, `"spatial"` is the mean of the spatial tokens, and `"all"` is the mean of all
             tokens. None means `("cls", "spatial")` for a model with a CLS token, and `"all"` for
@@ -253,19 +266,38 @@ def linear_probe(
         `plots.plot_linear_probe`, `ridge_probe`, `knn_accuracy`; page
         measurements/probes/linear-probe.md.
     """
+    sets = {"train": train, "test": test}
+    features, (train, test), num_classes = prepare_labelled(
+        model,
+        sets,
+        num_classes,
+        kind="outputs",
+        layers=layers,
+        detail=detail,
+        keep_order=True,
+    )
     settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     if wrong := {name: value for name, value in settings.items() if not value > 0}:
         received = ", ".join(f"{name}={value}" for name, value in wrong.items())
         raise ValueError(f"Expected {', '.join(wrong)} above 0. Received: {received}")
     if tokens is None:
         grid = features.facts.grid
-        tokens = (CLS, SPATIAL) if grid is not None and getattr(grid, "prefix", 0) else ALL
+        tokens = (CLS, SPATIAL) if grid is not None and grid.prefix else ALL
+    # Features are pooled once, for all probes.
     words: list[str] = np.atleast_1d(tokens).tolist()
     norms: list[bool] = np.atleast_1d(batch_norm).tolist()
     fitted = _pooled(features, train, words, num_classes, "training")
     tested = _pooled(features, test, words, num_classes, "test")
     return fit_linear_probe(
-        features, fitted, tested, num_classes, batch_norm=norms, **settings, seed=seed
+        features,
+        fitted,
+        tested,
+        num_classes,
+        batch_norm=norms,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
     )
 
 
@@ -288,10 +320,20 @@ def fit_linear_probe(
     for subset, pooled in (("training", fitted), ("test", tested)):
         require_labels(pooled[0].labels, num_classes, subset)
     (x, labels), (x_test, test_labels) = _rows(fitted, layers), _rows(tested, layers)
-    settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    model = fit_probes(x, labels, num_classes, batch_norm, **settings, seed=seed)
+    # All probes are trained at once, as one model.
+    model = fit_probes(
+        x,
+        labels,
+        num_classes,
+        batch_norm,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
     _, loss = score(model, x, labels)
     accuracy, _ = score(model, x_test, test_labels)
+    # The accuracy and the training loss of each probe, in their places of a table.
     coords = {"layer": layers, "tokens": tokens, "batch_norm": list(batch_norm)}
     result = ResultArray(np.nan, coords, tuple(coords), name="accuracy")
     losses = result.copy()
@@ -301,16 +343,25 @@ def fit_linear_probe(
         at = {"layer": layer, "tokens": word, "batch_norm": norm}
         result.loc[at], losses.loc[at] = right, wrong
     result = result.assign_coords(training_loss=(result.dims, losses.values))
-    settings |= {"step_examples": min(batch_size, len(labels)), "seed": seed}
-    del settings["batch_size"]  # that of the provenance is of the test images
-    estimator = "softmax regression by SGD with momentum 0.9 and cosine decay"
-    facts = {"long_name": "test accuracy of a linear probe", "units": "1", "estimator": estimator}
-    facts |= {"train_examples": len(labels), "num_classes": num_classes} | settings
-    return result.assign_attrs(provenance(features, len(test_labels), tested[0].batches, **facts))
+    facts = provenance(
+        features,
+        len(test_labels),
+        tested[0].batches,
+        long_name="test accuracy of a linear probe",
+        units="1",
+        estimator="softmax regression by SGD with momentum 0.9 and cosine decay",
+        train_examples=len(labels),
+        num_classes=num_classes,
+        epochs=epochs,
+        step_examples=min(batch_size, len(labels)),  # `batch_size` is that of the test images
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    return result.assign_attrs(facts)
 
 
 def _pooled(
-    features: Features, data: AnyImages, tokens: Sequence[str], num_classes: int, subset: str
+    features: Features, data: Batches, tokens: Sequence[str], num_classes: int, subset: str
 ) -> list[Pooled]:
     """The `Pooled` features of each choice of tokens, from one pass."""
     grid = features.facts.grid
@@ -324,6 +375,8 @@ def _pooled(
 def _rows(pooled: Sequence[Pooled], layers: Sequence[str]) -> tuple[FeaturesByKey, np.ndarray]:
     """Features by (layer, tokens), and the labels."""
     x = {
-        (layer, features.tokens): features.layers[layer] for features in pooled for layer in layers
+        (layer, features.tokens): features.layers[layer].astype(float)
+        for features in pooled
+        for layer in layers
     }
     return x, pooled[0].labels.astype(np.int64)

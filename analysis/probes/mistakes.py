@@ -10,19 +10,29 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.data.labels import batch_labels, require_counted
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
 from ..engine.class_scores import class_probabilities, kind_of_scores, require_scores
-from ..engine.declaration import measurement
+from ..engine.measurements import labels_after_images, measurement
 from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
+from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, require_finite, variable
-from ..engine.roles import Features, LabelledImages, Model, Scores, Taps
 from ..engine.stream import Statistic, Totals, evaluate, per_batch
 from ..engine.traces import reusable
 
 
-@measurement("scores", keep_order=True)
+@measurement("scores")
+@labels_after_images
 def mistakes(
-    features: Model, images: LabelledImages, k: int = 12, scores: Scores = "logits"
+    model: ModelLike,
+    images: ImagesLike,
+    k: int = 12,
+    scores: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """The most confident wrong predictions of a model, with their pictures.
 
@@ -32,7 +42,7 @@ def mistakes(
     label (Northcutt et al. 2021, https://arxiv.org/abs/2103.14749).
 
     Args:
-        features: a model, or features in which the tap named by `scores` has the shape (example,
+        model: a model, or features in which the tap named by `scores` has the shape (example,
             class).
         images: images with labels, in the same form as `train` in `vit_tf.analysis`.
         k: largest number of mistakes to return.
@@ -66,6 +76,17 @@ def mistakes(
     See also:
         `plots.plot_mistakes`, `neighbours`, `lens_accuracy`; page measurements/probes/mistakes.md.
     """
+    features, images = prepare(
+        model,
+        images,
+        kind="scores",
+        layers=layers,
+        detail=detail,
+        scores=scores,
+        keep_order=True,
+        labelled=True,
+    )
+    scores = score_layer(features, scores)
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")
     class_names = features.facts.class_names or getattr(images, "class_names", None)
@@ -79,6 +100,7 @@ def mistakes(
             raise ValueError(
                 f"The model has no mistakes to show: it classifies all {examples} images correctly."
             )
+        # The images that are wrong with the highest probability come first.
         order = np.argsort(-rows["keys"], kind="stable")[: min(k, num_wrong)]
         variables = {
             "probability": variable(("rank",), rows["keys"][order], "predicted probability"),
@@ -97,16 +119,19 @@ def mistakes(
                 names = [str(class_names[number]) for number in rows[name][order]]
                 words = f"name of the {variables[name][2]['long_name']}"
                 variables[f"{name}_name"] = variable(("rank",), np.array(names, str), words)
-        facts = {"accuracy": 1 - num_wrong / examples, "mistakes": num_wrong}
-        estimator = f"{kind_of_scores(features)} of the scores, float64"
-        return dataset_of(variables, facts_of(features, totals, estimator, **facts))
+        estimator, accuracy = (
+            f"{kind_of_scores(features)} of the scores, float64",
+            1 - num_wrong / examples,
+        )
+        facts = facts_of(features, totals, estimator, accuracy=accuracy, mistakes=num_wrong)
+        return dataset_of(variables, facts)
 
     statistic = replace(_mistakes_statistic(features, scores, k), finish=finish)
     return evaluate(statistic, images, features, description="mistakes")
 
 
 @reusable
-def _mistakes_statistic(features: Features, scores: str, k: int) -> Statistic[Totals]:
+def _mistakes_statistic(features: Features, scores: str, k: int) -> Statistic[Any]:
     """`Statistic` over images and labels with the predictions and the pictures of mistakes."""
 
     kind = kind_of_scores(features)

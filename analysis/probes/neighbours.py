@@ -9,9 +9,14 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.declaration import measurement
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
+
+from ..engine.measurements import measurement
 from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
 from ..engine.pooling import pool
+from ..engine.preparation import ImagesLike, prepare_sets
 from ..engine.results import (
     DEFAULT,
     dataset_of,
@@ -20,15 +25,21 @@ from ..engine.results import (
     require_finite,
     variable,
 )
-from ..engine.roles import Features, Images, Model, Taps
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
 from .knn import directions_of, normalize_rows
 
 
-@measurement("outputs", keep_order=True)
+@measurement("outputs", arguments="{model}, {images}, query")
 def neighbours(
-    features: Model, images: Images, query: Images, k: int = 6, tokens: str | None = None
+    model: ModelLike,
+    images: ImagesLike,
+    query: ImagesLike,
+    k: int = 6,
+    tokens: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """The k nearest images to each query image, in every layer, with their pictures.
 
@@ -39,7 +50,7 @@ def neighbours(
     neighbours belong to the same class, and `retrieval` measures how well images are ranked.
 
     Args:
-        features, images, tokens: as in `vit_tf.analysis`.
+        model, images, tokens: as in `vit_tf.analysis`.
         query: one image or several, in any form that `images` may have.
         k: number of neighbours of each query.
 
@@ -67,6 +78,10 @@ def neighbours(
         `plots.plot_neighbours`, `knn_accuracy`, `retrieval`, `projection`; page
         measurements/probes/neighbours.md.
     """
+    sets = {"images": images, "query": query}
+    features, (images, query) = prepare_sets(
+        model, sets, kind="outputs", layers=layers, detail=detail, keep_order=True
+    )
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")
     asked = evaluate(_query_statistic(features, tokens), query, features, description="queries")
@@ -90,9 +105,13 @@ def neighbours(
             "picture": picture_variable(dims, pictures, "image"),
             "query_picture": picture_variable(("query",), asked["pictures"], "query image"),
         }
-        facts = {"estimator": "exact nearest neighbours by cosine similarity, float64"}
-        facts["tokens"] = tokens or DEFAULT
-        facts = provenance(features, num_images, int(totals["batches"]), **facts)
+        facts = provenance(
+            features,
+            num_images,
+            int(totals["batches"]),
+            estimator="exact nearest neighbours by cosine similarity, float64",
+            tokens=tokens or DEFAULT,
+        )
         return dataset_of(variables, facts, layer=list(totals["rows"]))
 
     statistic = replace(
@@ -114,7 +133,7 @@ def _query_statistic(features: Features, tokens: str | None) -> Statistic[dict[s
 
 
 @reusable
-def _neighbour_statistic(features: Features, tokens: str | None, k: int) -> Statistic[Totals]:
+def _neighbour_statistic(features: Features, tokens: str | None, k: int) -> Statistic[Any]:
     """`Statistic` over images; its state are the directions of the queries in each layer."""
     grid = features.facts.grid
 

@@ -6,18 +6,28 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.features.features import ScoreKind
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, ScoreKind
+from vit_tf.features.layers import Detail
 
 from ..engine.class_scores import class_probabilities, require_scores
-from ..engine.declaration import measurement
+from ..engine.measurements import measurement
+from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, provenance, require_finite, variable
-from ..engine.roles import Features, Images, Model, Scores
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
 
 
-@measurement("scores", keep_order=True)
-def predict(features: Model, images: Images, top: int = 5, scores: Scores = "logits") -> xr.Dataset:
+@measurement("scores")
+def predict(
+    model: ModelLike,
+    images: ImagesLike,
+    top: int = 5,
+    scores: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """The `top` most probable classes of each image.
 
         probability_c(x) = softmax(scores(x))_c
@@ -26,7 +36,7 @@ def predict(features: Model, images: Images, top: int = 5, scores: Scores = "log
     For a model that ends in one sigmoid, the classes are 0 and 1.
 
     Args:
-        features: a model, or features in which the tap named by `scores` has the shape (example,
+        model: a model, or features in which the tap named by `scores` has the shape (example,
             class).
         images: as in `vit_tf.analysis`; a photograph is one image.
         top: largest number of classes to return for each image.
@@ -52,6 +62,10 @@ def predict(features: Model, images: Images, top: int = 5, scores: Scores = "log
     See also:
         `plots.plot_predict`, `mistakes`, `grad_cam`; page guides/one-image.md.
     """
+    features, images = prepare(
+        model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
+    )
+    scores = score_layer(features, scores)
     if not isinstance(top, int) or top < 1:
         raise ValueError(f"Expected top to be an integer of at least 1. Received: {top=}")
 

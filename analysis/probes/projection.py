@@ -6,11 +6,13 @@ import numpy as np
 import xarray as xr
 
 from vit_tf.common.names import format_list, lookup
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.layers import Detail
 
-from ..engine.declaration import measurement
+from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import pooled_statistic_of
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import DEFAULT, array_of, provenance
-from ..engine.roles import LabelledImages, Model
 from ..engine.stream import evaluate
 
 PCA, TSNE, UMAP = "pca", "tsne", "umap"
@@ -20,13 +22,17 @@ PERPLEXITY = 30  # of t-SNE, scikit-learn's default
 MIN_SPREAD = 1e-6
 
 
-@measurement("outputs", keep_order=True)
+@measurement("outputs")
+@labels_after_images
 def projection(
-    features: Model,
-    images: LabelledImages,
+    model: ModelLike,
+    images: ImagesLike,
     method: str = PCA,
     tokens: str | None = None,
     seed: int = 0,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.DataArray:
     """Two-dimensional projection of image features in every layer, for a scatter plot by class.
 
@@ -42,7 +48,7 @@ def projection(
     or `ridge_probe`.
 
     Args:
-        features, tokens: as in `vit_tf.analysis`.
+        model, tokens: as in `vit_tf.analysis`.
         images: images with labels, in the same form as `train` in `vit_tf.analysis`.
         method: `"pca"` for principal components, `"tsne"` or `"umap"`.
         seed: seed of t-SNE and UMAP. PCA is deterministic.
@@ -71,6 +77,9 @@ def projection(
         `plots.plot_projection`, `knn_accuracy`, `clustering`, `neighbours`; page
         measurements/probes/projection.md.
     """
+    features, images = prepare(
+        model, images, kind="outputs", layers=layers, detail=detail, keep_order=True, labelled=True
+    )
     project = lookup("method", method, {PCA: _principal_components, TSNE: _tsne, UMAP: _umap})
     class_names = getattr(images, "class_names", None) or features.facts.class_names
     pooled = evaluate(
@@ -82,6 +91,7 @@ def projection(
     num_images = len(pooled.labels)
     if num_images < 3:
         raise ValueError(f"Expected at least three images. Received: {num_images}")
+    # A layer that is the same for all images has no projection.
     spreads = {layer: np.ptp(x, axis=0).max() for layer, x in pooled.layers.items()}
     constant = [
         layer
@@ -92,7 +102,10 @@ def projection(
         raise ValueError(
             f"Expected features that differ between images. Received: {format_list(constant)}"
         )
-    points, shares = zip(*(project(x, seed) for x in pooled.layers.values()), strict=True)
+    points, shares = zip(
+        *(project(x.astype(float), seed) for x in pooled.layers.values()), strict=True
+    )
+    # Points carry their labels and, where they are known, the names of these.
     coords = {"layer": list(pooled.layers), "label": ("example", pooled.labels)}
     if class_names:
         names = [str(class_names[label]) for label in pooled.labels]

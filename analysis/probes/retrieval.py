@@ -11,13 +11,15 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list
-from vit_tf.features.features import pick_taps
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps, pick_taps
+from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
-from ..engine.declaration import measurement, statistic_of
+from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import Pooled, pool, pooled_statistic_of
+from ..engine.preparation import ImagesLike, prepare_sets
 from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
-from ..engine.roles import AnnotatedImages, Features, Model, Taps
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
 from .knn import ROUNDING, normalize_rows
@@ -83,14 +85,17 @@ def precision_at(ranks: Sequence[int] | np.ndarray, k: int) -> float:
     return float((np.asarray(ranks) < first).sum() / first)
 
 
-@measurement("outputs", keep_order=True)
+@measurement("outputs", arguments="{model}, queries, {images}, truth")
 def retrieval(
-    features: Model,
-    queries: AnnotatedImages,
-    database: AnnotatedImages,
+    model: ModelLike,
+    queries: ImagesLike,
+    database: ImagesLike,
     truth: Sequence[Mapping[str, np.ndarray]],
     tokens: str | None = None,
     k: Sequence[int] = TOPS,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """Precision of image retrieval by feature similarity to a query, in every layer.
 
@@ -106,7 +111,7 @@ def retrieval(
     2.8 MB per layer. If images are equally similar, the earlier image comes first.
 
     Args:
-        features, tokens: as in `vit_tf.analysis`.
+        model, tokens: as in `vit_tf.analysis`.
         queries: query images with labels, as a batched `tf.data.Dataset` of (images, labels) or a
             pair of arrays. The labels are integers and are ignored.
         database: the images that are ranked, in the same form as `queries` or without labels.
@@ -143,6 +148,10 @@ def retrieval(
         `plots.plot_retrieval`, `average_precision`, `knn_accuracy`; page
         measurements/probes/retrieval.md.
     """
+    sets = {"queries": queries, "database": database}
+    features, (queries, database) = prepare_sets(
+        model, sets, kind="outputs", layers=layers, detail=detail, keep_order=True
+    )
     _require_numbers(k)
     pooled = pooled_statistic_of(features, tokens)
     asked = evaluate(pooled, queries, features, description="queries")
@@ -168,7 +177,8 @@ def retrieval_statistic(
         )
     # Queries without a direction are found among the similarities.
     directions = {
-        layer: normalize_rows(tf.constant(x))[0].numpy() for layer, x in asked.layers.items()
+        layer: normalize_rows(tf.constant(x, tf.float64))[0].numpy()
+        for layer, x in asked.layers.items()
     }
 
     def finish(totals: Totals) -> xr.Dataset:
@@ -184,9 +194,14 @@ def retrieval_statistic(
         examples = len(next(iter(similarity.values())))
         _require_positions(truth, examples)
         scores = np.stack([_scores(values, truth, k) for values in similarity.values()])
-        facts = {"estimator": "exact ranking by cosine similarity, float64", "queries": count}
-        facts["tokens"] = asked.tokens or DEFAULT
-        facts = provenance(features, examples, int(totals["batches"]), **facts)
+        facts = provenance(
+            features,
+            examples,
+            int(totals["batches"]),
+            estimator="exact ranking by cosine similarity, float64",
+            queries=count,
+            tokens=asked.tokens or DEFAULT,
+        )
         asked_counts = np.isfinite(scores[0, 0]).sum(axis=-1)
         # Means over the queries that have positive images; 0 / 0 where none has.
         means = np.nansum(scores, axis=-1) / np.where(asked_counts > 0, asked_counts, np.nan)
@@ -205,7 +220,7 @@ def retrieval_statistic(
 
 
 @reusable
-def _similarity_statistic(features: Features, tokens: str | None) -> Statistic[Totals]:
+def _similarity_statistic(features: Features, tokens: str | None) -> Statistic[Any]:
     """`Statistic` over the images of a database; its state are the directions of the queries."""
     grid = features.facts.grid
 

@@ -17,12 +17,14 @@ from threadpoolctl import threadpool_limits
 from vit_tf import TokenGrid
 from vit_tf.data.any_images import as_images
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
-from vit_tf.features.conversion import choose
-from vit_tf.features.features import pick_taps
+from vit_tf.features.conversion import LayerSelection, ModelLike, choose
+from vit_tf.features.features import Features, Taps, pick_taps
+from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
-from ..engine.declaration import measurement, statistic_of
+from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import as_tokens, pool, tokens_of
+from ..engine.preparation import Batches, ImagesLike, prepare_labelled
 from ..engine.results import (
     ALL,
     EACH,
@@ -34,7 +36,6 @@ from ..engine.results import (
     require_finite,
     require_word,
 )
-from ..engine.roles import AnyImages, Features, LabelledImages, Model, NumClasses, Taps
 from ..engine.stream import Statistic, Totals, as_dataset, collect, evaluate, first_batch
 from ..engine.traces import reusable
 
@@ -102,14 +103,18 @@ class Probe:
     positions: dict[str, int]  # attributes of the result: where tokens lie
 
 
-@measurement(keep_order=True)
+@measurement(arguments="{model}, train, {images}")
+@labels_after_images
 def ridge_probe(
-    features: Model,
-    train: LabelledImages,
-    test: LabelledImages,
-    num_classes: NumClasses = None,
+    model: ModelLike,
+    train: ImagesLike,
+    test: ImagesLike | None = None,
+    num_classes: int | None = None,
     l2: Sequence[float] = L2,
     tokens: str = ALL,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.DataArray:
     """Test accuracy of a regularised least-squares classifier on every layer.
 
@@ -122,7 +127,7 @@ def ridge_probe(
     Choose `l2` on held-out training images, not on the test set.
 
     Args:
-        features, train, test, num_classes: as in `vit_tf.analysis`.
+        model, train, test, num_classes: as in `vit_tf.analysis`.
         l2: strengths of the penalty, each above 0.
         tokens: the tokens whose features are classified. `"cls"` is the CLS token, `"spatial"` is
             the mean of the spatial tokens, `"all"` is the mean of all tokens, and `"each"` fits a
@@ -152,17 +157,25 @@ def ridge_probe(
         `plots.plot_ridge_probe`, `select_l2`, `linear_probe`; page
         measurements/probes/ridge-probe.md.
     """
-    return fit_ridge_probe(features, train, num_classes, l2, tokens)(test)
+    sets = {"train": train, "test": test}
+    features, (train, test), num_classes = prepare_labelled(
+        model, sets, num_classes, layers=layers, detail=detail, keep_order=True
+    )
+    return _fit_probe(features, train, num_classes, l2, tokens)(test)
 
 
-@measurement()
+@measurement(arguments="{model}, train")
+@labels_after_images
 def fit_ridge_probe(
-    features: Model,
-    train: LabelledImages,
-    num_classes: NumClasses = None,
+    model: ModelLike,
+    train: ImagesLike,
+    num_classes: int | None = None,
     l2: Sequence[float] = L2,
     tokens: str = ALL,
-) -> Callable[[LabelledImages], xr.DataArray]:
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> Callable[[ImagesLike], xr.DataArray]:
     """Fits the probes of `ridge_probe` once, so that they can be scored on several data sets.
 
     Arguments and errors are the same as for `ridge_probe`.
@@ -179,6 +192,16 @@ def fit_ridge_probe(
     See also:
         `ridge_probe`, `select_l2`; page measurements/probes/ridge-probe.md.
     """
+    features, (train,), num_classes = prepare_labelled(
+        model, {"train": train}, num_classes, layers=layers, detail=detail
+    )
+    return _fit_probe(features, train, num_classes, l2, tokens)
+
+
+def _fit_probe(
+    features: Features, train: Batches, num_classes: int, l2: Sequence[float], tokens: str
+) -> Callable[[ImagesLike], xr.DataArray]:
+    """The probe of `fit_ridge_probe`, of features and batches."""
     groups = _layers_of_passes(features, train, tokens)
     probes = []
     for layers in groups:
@@ -194,9 +217,7 @@ def fit_ridge_probe(
     )
 
 
-def _layers_of_passes(
-    features: Features, train: LabelledImages, tokens: str
-) -> list[tuple[str, ...]]:
+def _layers_of_passes(features: Features, train: Batches, tokens: str) -> list[tuple[str, ...]]:
     """The layers whose probes are fitted in a pass, so that their sums fit into `MAX_SUM_BYTES`.
 
     Probes of each token sum products for all tokens, which takes 1 GiB for a layer of a ViT-B/16. A
@@ -226,7 +247,7 @@ def _layers_of_passes(
 @statistic_of(ridge_probe)
 def probe_statistic(
     features: Features,
-    train: AnyImages,
+    train: ImagesLike,
     num_classes: int,
     l2: Sequence[float] = L2,
     tokens: str = ALL,
@@ -306,7 +327,7 @@ def score_statistic(features: Features, probe: Probe) -> Statistic[xr.DataArray]
 @reusable
 def _score_statistic(
     features: Features, num_l2: int, num_classes: int, tokens: str
-) -> Statistic[Totals]:
+) -> Statistic[Any]:
     """`Statistic` over images and labels with the correct predictions of fitted probes.
 
     Its state are the weights and intercepts of each layer, as `_flattened` returns them.
@@ -451,19 +472,32 @@ def _accuracy(totals: Totals, features: Features, probe: Probe) -> xr.DataArray:
     examples = totals["examples"]
     require_counted(totals["outside"], examples, probe.num_classes, "test")
     tokens = max(len(weight) for weight, _ in probe.weights.values())
+    # Layers may differ in their numbers of tokens: the accuracy is NaN where a layer has none.
     accuracy = np.full((len(probe.weights), len(probe.l2), tokens), np.nan)
     for index, correct in enumerate(totals["correct"].values()):
         accuracy[index, :, : correct.shape[1]] = correct / examples
     is_each_token = probe.tokens == EACH
     estimator = "regularised least squares on {-1, 1} targets, float64"
-    more = {"num_classes": probe.num_classes, "tokens": probe.tokens}
-    more |= {"train_examples": probe.examples} | (probe.positions if is_each_token else {})
-    facts = facts_of(features, totals, estimator, **more)
-    dims, words = ("layer", "l2", "token"), ("test accuracy of a ridge probe", "1")
-    coords = {"layer": list(probe.weights), "l2": probe.l2}
+    facts = facts_of(
+        features,
+        totals,
+        estimator,
+        num_classes=probe.num_classes,
+        tokens=probe.tokens,
+        train_examples=probe.examples,
+        **(probe.positions if is_each_token else {}),
+    )
     widths = [weight.shape[2] for weight, _ in probe.weights.values()]
-    coords["channels"] = ("layer", widths, {"long_name": "channels that a probe is fitted on"})
-    result = array_of("accuracy", accuracy, dims, words, facts, **coords)
+    result = array_of(
+        "accuracy",
+        accuracy,
+        ("layer", "l2", "token"),
+        ("test accuracy of a ridge probe", "1"),
+        facts,
+        layer=list(probe.weights),
+        l2=probe.l2,
+        channels=("layer", widths, {"long_name": "channels that a probe is fitted on"}),
+    )
     if is_each_token:
         return result
     correct = pack_correct(np.stack([np.moveaxis(x, 0, -1) for x in totals["rows"].values()]))
@@ -475,14 +509,18 @@ FEW_SHOT_L2 = tuple(2.0**power for power in range(-10, 21))
 SHOTS = (1, 5, 10, 25)
 
 
-@measurement()
+@measurement(arguments="{model}, draws, {images}")
+@labels_after_images
 def few_shot(
-    features: Model,
+    model: ModelLike,
     draws: Sequence[tuple],
-    test: LabelledImages,
-    num_classes: NumClasses = None,
+    test: ImagesLike,
+    num_classes: int | None = None,
     shots: Sequence[int] = SHOTS,
     l2: Sequence[float] = FEW_SHOT_L2,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """Test accuracy of least-squares classifiers fitted on a few images of each class.
 
@@ -497,6 +535,9 @@ def few_shot(
     gives them: images to fit on, and others to choose `l2` on, or None. Returns a Dataset of
     `accuracy` (layer, draw, shots, l2) on the test images, and of `held_out`, that on the others.
     """
+    features, (test,), num_classes = prepare_labelled(
+        model, {"test": test}, num_classes, layers=layers, detail=detail
+    )
     if not len(l2) or min(l2) <= 0:
         raise ValueError(f"Expected every l2 to be above 0. Received: l2={list(l2)}")
     tested = _rows(features, test, "few-shot: test images")
@@ -510,8 +551,15 @@ def few_shot(
     coords = {"layer": list(tested[0]), "draw": np.arange(len(drawn))}
     result = xr.concat(drawn, "draw").transpose("layer", "draw", "shots", "l2")
     estimator = "regularised least squares on whitened features, {-1, 1} targets, float64"
-    facts = {"units": "1", "num_classes": num_classes, "bias_constant": BIAS}
-    facts = provenance(features, len(tested[1]), 1, estimator=estimator, **facts)
+    facts = provenance(
+        features,
+        len(tested[1]),
+        1,
+        estimator=estimator,
+        units="1",
+        num_classes=num_classes,
+        bias_constant=BIAS,
+    )
     return result.assign_coords(coords).assign_attrs(facts)
 
 
@@ -546,7 +594,7 @@ def _whitened(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def _rows(
-    features: Features, data: AnyImages, description: str | None
+    features: Features, data: ImagesLike, description: str | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The features of a data set, dict of arrays of shape (example, channel), and the labels."""
 
@@ -554,8 +602,9 @@ def _rows(
         taps = {layer: as_tokens(layer, x) for layer, x in features(images).items()}
         return {k: tf.reduce_mean(tf.cast(x, tf.float64), axis=1) for k, x in taps.items()}, labels
 
-    how = {"with_labels": True, "description": description, "checked": (features,)}
-    taps, labels = collect(step, data, **how)
+    taps, labels = collect(
+        step, data, with_labels=True, description=description, checked=(features,)
+    )
     require_finite("few-shot accuracy", list(taps.values()), taps)
     return taps, labels
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from vit_tf.common.names import join_words
+
 from ..claims.claim import DECIDED, NotTested, Outcome, PaperEffect, Tested, images_to_decide
 from ..statistics.estimates import Estimate, Method
 
@@ -24,11 +26,27 @@ def brief(value: float) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def interval_text(estimate: Estimate) -> str:
+def scale_of(unit: str) -> float:
+    """The factor of the numbers that a reader sees: accuracies and their differences in percent."""
+    return 100 if unit.endswith("accuracy") else 1
+
+
+def shown_unit(unit: str) -> str:
+    """The unit of these numbers."""
+    if not unit.endswith("accuracy"):
+        return unit
+    return (
+        f"{unit} (%)"
+        if " in " not in unit and " of " not in unit
+        else f"{unit} (percentage points)"
+    )
+
+
+def interval_text(estimate: Estimate, unit: str = "") -> str:
     """The interval of an `Estimate` as text, which is empty where there is none."""
     if estimate.interval is None:
         return ""
-    return " to ".join(map(brief, estimate.interval))
+    return " to ".join(brief(scale_of(unit) * end) for end in estimate.interval)
 
 
 def method_text(estimate: Estimate) -> str:
@@ -51,12 +69,12 @@ def level_text(estimate: Estimate) -> str:
     return "these models"
 
 
-def paper_text(paper: PaperEffect) -> str:
+def paper_text(paper: PaperEffect, unit: str = "") -> str:
     """The effect that a paper reports, with its place."""
     if not paper.sign:
         return f"no effect ({paper.place})"
     if paper.size is not None:
-        return f"{brief(paper.sign * paper.size)} ({paper.place})"
+        return f"{brief(scale_of(unit) * paper.sign * paper.size)} ({paper.place})"
     return f"{'above' if paper.sign > 0 else 'below'} 0 ({paper.place})"
 
 
@@ -77,6 +95,55 @@ def count_sentence(rows: Sequence[Row]) -> str:
     )
 
 
+OUTCOMES = {
+    Outcome.AS_IN_PAPER: "As in {paper}",
+    Outcome.SMALLER: "As in {paper}, but smaller",
+    Outcome.NO_EFFECT: "Unlike {paper}, with no relevant effect",
+    Outcome.OPPOSITE: "Opposite to {paper}",
+}
+
+
+def decided_sentences(rows: Sequence[Row], most: int = 3) -> list[str]:
+    """The decided claims as sentences with numbers, at most so many.
+
+    Those as in the paper come first, and those on most sets of models. Numbers have two digits.
+    """
+
+    def short(value: float) -> str:
+        return f"{value:.2g}".replace("-", "\N{MINUS SIGN}")
+
+    tested = [row for row in rows if isinstance(row, Tested)]
+    groups: dict[tuple, list[Tested]] = {}
+    for row in tested:
+        if row.outcome in DECIDED:
+            groups.setdefault((row.outcome, row.claim.statement), []).append(row)
+    order = sorted(groups, key=lambda key: (DECIDED.index(key[0]), -len(groups[key])))
+    # Claims that are as in the paper leave room for one that is not.
+    agreeing = [key for key in order if key[0] is Outcome.AS_IN_PAPER]
+    others = order[len(agreeing) :]
+    agreeing = agreeing[: most - bool(others)]
+    sentences = []
+    for outcome, statement in [*agreeing, *others[: most - len(agreeing)]]:
+        group = groups[outcome, statement]
+        claim, (paper, _) = group[0].claim, group[0].source
+        words = shown_unit(claim.unit)
+        words += ", trained minus untrained" if group[0].untrained else ""
+        values = [scale_of(claim.unit) * row.estimate.value for row in group]
+        if len(group) == 1:
+            ends = group[0].estimate.interval or ()
+            interval = " to ".join(short(scale_of(claim.unit) * end) for end in ends)
+            numbers = f"{words}: {short(values[0])} (95 % CI {interval})"
+            if models := group[0].models:
+                numbers += f" for {join_words(models)}"
+        else:
+            count = sum(row.claim.statement == statement for row in tested)
+            numbers = f"{words}: {short(min(values))} to {short(max(values))}"
+            numbers += f" for {len(group)} of {count} sets of models"
+        lead = OUTCOMES[outcome].format(paper=paper)
+        sentences.append(f"{lead}: {statement} {numbers[:1].upper()}{numbers[1:]}.")
+    return sentences
+
+
 def key_of(outcome: Outcome) -> str:
     """The name of an outcome in the page's style."""
     return outcome.value.replace(" ", "-")
@@ -84,7 +151,7 @@ def key_of(outcome: Outcome) -> str:
 
 def rows_by_paper(rows: Sequence[Row], figures: dict[str, str]) -> list[dict[str, Any]]:
     """The claims of each paper as the template expects them, with the number of each outcome."""
-    shown = [_shown(row, number, figures) for number, row in enumerate(rows, start=1)]
+    shown = [_shown(row, order, figures) for order, row in enumerate(rows, start=1)]
     papers = []
     for name, address in dict.fromkeys(row.source for row in rows):
         claims = [each for each in shown if each["source"] == (name, address)]
@@ -110,29 +177,33 @@ def rows_by_paper(rows: Sequence[Row], figures: dict[str, str]) -> list[dict[str
     return papers
 
 
-def _shown(row: Row, number: int, figures: dict[str, str]) -> dict[str, Any]:
+def _shown(row: Row, order: int, figures: dict[str, str]) -> dict[str, Any]:
     """A claim as the template expects it."""
     claim = row.claim
+
+    def number(value: float) -> str:
+        return brief(scale_of(claim.unit) * value)
+
     shown = {
-        "id": f"claim-{number}",
+        "id": f"claim-{order}",
         "key": key_of(row.outcome),
         "outcome": row.outcome.value,
         "statement": claim.statement,
         "source": row.source,
         "models": row.models,
-        "unit": claim.unit,
-        "paper": paper_text(claim.paper),
-        "least": brief(claim.least),
+        "unit": shown_unit(claim.unit),
+        "paper": paper_text(claim.paper, claim.unit),
+        "least": number(claim.least),
         "shown": figures.get(row.name, ""),
         "links": [],
         "strip": None,
     }
     if isinstance(row, NotTested):
         return shown | {"explanation": row.reason}
-    interval = interval_text(row.estimate)
+    interval = interval_text(row.estimate, claim.unit)
     explanation = [claim.explanation, method_text(row.estimate)]
     if row.runs:
-        runs = "; ".join(f"{name}: {brief(value)}" for name, value in row.runs)
+        runs = "; ".join(f"{name}: {number(value)}" for name, value in row.runs)
         explanation.append(f"Effect in each run: {runs}.")
     if images := images_to_decide(row):
         explanation.append(
@@ -141,12 +212,12 @@ def _shown(row: Row, number: int, figures: dict[str, str]) -> dict[str, Any]:
         )
     return shown | {
         "explanation": " ".join(explanation),
-        "effect": brief(row.estimate.value),
+        "effect": number(row.estimate.value),
         "interval": interval,
         "level": level_text(row.estimate),
-        "trained": brief(row.trained),
-        "untrained": " and ".join(map(brief, row.untrained)),
-        "permuted": "" if row.permuted is None else brief(row.permuted),
+        "trained": number(row.trained),
+        "untrained": " and ".join(map(number, row.untrained)),
+        "permuted": "" if row.permuted is None else number(row.permuted),
         "strip": _strip(row) if interval else None,
         "links": [f"results/{name}.nc" for name in row.results],
     }

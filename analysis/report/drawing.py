@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,8 +46,11 @@ class DrawnPicture(Protocol):
 class Drawer:
     """Draws pictures as PNG in `folder / "figures"`, each when what it is made of has changed."""
 
-    def __init__(self, folder: Path, processes: Processes | None = None) -> None:
+    def __init__(
+        self, folder: Path, processes: Processes | None = None, models: Sequence[str] = ()
+    ) -> None:
         self.folder, self._processes = folder, processes
+        self._models = tuple(models)  # each of which has one colour in all pictures
         self._manifest = folder / "figures" / "keys.json"
         # What other processes draw, in the order of its start: what failed of it once it is done,
         # the keys of the pictures by name, and their `Drawing`s.
@@ -74,9 +78,12 @@ class Drawer:
             return
         # Pictures without a path are not written, and only set the common scales.
         drawings = [
-            picture.drawing(
-                _results_of(picture, results),
-                _path(self.folder, picture) if picture.name in stale else None,
+            replace(
+                picture.drawing(
+                    _results_of(picture, results),
+                    _path(self.folder, picture) if picture.name in stale else None,
+                ),
+                models=self._models,
             )
             for picture in pictures
         ]
@@ -107,7 +114,8 @@ class Drawer:
         stale = {}
         for picture in pictures:
             code = digest_modules(*DRAWING)
-            key = fingerprint(result_keys, picture.full_title, picture.figure.draw, code)
+            drawn = picture.full_title, picture.figure.draw, self._models
+            key = fingerprint(result_keys, *drawn, code)
             is_there = started.get(picture.name) == key or (
                 picture.name not in started and self._is_drawn(picture, key, saved)
             )

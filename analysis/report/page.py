@@ -20,7 +20,17 @@ import numpy as np
 from vit_tf.common.names import without_password
 from vit_tf.data.files import write_whole
 
-from .claim_rows import brief, count_sentence, interval_text, method_text, rows_by_paper
+from .claim_rows import (
+    brief,
+    count_sentence,
+    decided_sentences,
+    interval_text,
+    method_text,
+    rows_by_paper,
+    scale_of,
+    shown_unit,
+)
+from .code_layout import lay_out
 
 CSS_DOTS = 96  # per inch: figures of one font size show their text at the same size
 MOST_EMBEDDED = 150_000  # bytes of a result that the page holds; larger ones are links
@@ -74,6 +84,14 @@ class ReportFigure:
 
 
 @dataclass(frozen=True)
+class FurtherFigures:
+    """The figures of a chapter that were not selected."""
+
+    rows: tuple[tuple[str, str], ...]  # (number of the figure, what it shows)
+    command: str = ""  # that adds all of them; may be empty
+
+
+@dataclass(frozen=True)
 class Section:
     """One chapter of the report."""
 
@@ -83,6 +101,7 @@ class Section:
     result: str = ""  # the answer, as a sentence with numbers; may be empty
     # List of (what a figure shows, list of sentences on what it would take).
     not_measured: Sequence[tuple[str, Sequence[str]]] = ()
+    further: FurtherFigures | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +154,7 @@ def write_report(
     introduction: str,
     differences: Sequence[Any] = (),
     scorecard: Sequence[Any] = (),
-    trainings: int = 1,
+    runs: int = 1,
     models: Sequence[dict[str, Any]] = (),
     sections: Sequence[Section | tuple] = (),
     not_shown: Sequence[tuple[str, Sequence[str]]] = (),
@@ -161,7 +180,7 @@ def write_report(
         scorecard: list of `Tested` and `NotTested`. The first screen shows a mark for each tested
             claim, which links to the claim. A claim links to the file `results/NAME.nc` of each
             result that it names.
-        trainings: number of runs that the scorecard combines.
+        runs: number of runs that the scorecard combines.
         models: rows of a table at the end of the page, as a list of dicts from column name to text
             or number.
         sections: list of `Section`, or of tuples (heading, text, list of `ReportFigure`).
@@ -200,7 +219,7 @@ def write_report(
         lead=lead,
         about=more,
         summary=[_summarized(model) for model in summary],
-        sentences=list(sentences),
+        sentences=[*decided_sentences(scorecard), *sentences],
         overview=[_embed_panel(panel, path.parent) for panel in overview],
         shown_images=[{**vars(image), "data": _as_png(image.picture)} for image in shown_images],
         linked_page=linked_page
@@ -214,7 +233,7 @@ def write_report(
         differing=sum(row.differs > 0 for row in differences),
         papers=rows_by_paper(scorecard, figures_of_claims or {}),
         count_of_claims=count_sentence(scorecard),
-        trainings=trainings,
+        runs=runs,
         models=_table(models),
         sections=[
             {
@@ -223,7 +242,10 @@ def write_report(
             }
             for section in sections
         ],
-        not_shown=list(not_shown),
+        missing=[
+            *(entry for section in sections for entry in section.not_measured),
+            *not_shown,
+        ],
         timings=_table(timings),
         provenance=dict(provenance or {}),
     )
@@ -242,6 +264,8 @@ def write_page(path: str | os.PathLike, name: str, live: bool, **values: Any) ->
         "by_reason": _by_reason,
         "brief": brief,
         "interval": interval_text,
+        "scale_of": scale_of,
+        "shown_unit": shown_unit,
         "method": method_text,
     }
     script = _resource("common.js") + _resource(f"{name}.js") if live else ""
@@ -326,6 +350,7 @@ def _embed(figure: ReportFigure, folder: Path) -> dict[str, Any]:
         panels = (Panel("", figure.png, figure.alt),)
     return {
         **vars(figure),
+        "code": lay_out(figure.code),
         "payload": as_json(list(figure.interactive)),
         "panels": [_embed_panel(panel, folder) for panel in panels],
         "files": [_embed_file(link, folder) for link in figure.results],
@@ -414,8 +439,8 @@ def _by_reason(entries: Iterable[tuple[str, Sequence[str]]]) -> list[tuple[str, 
     by_reason = {}
     for title, reasons in entries:
         for reason in reasons:
-            by_reason.setdefault(_sentence(reason), []).append(title)
-    return list(by_reason.items())
+            by_reason.setdefault(_sentence(reason), {})[title] = None
+    return [(reason, list(titles)) for reason, titles in by_reason.items()]
 
 
 def _sentence(reason: str) -> str:

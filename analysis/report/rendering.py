@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 from vit_tf.data.files import write_whole
 
 from ..engine.failures import describe_failure
+from ..plots.style import fixed_colours
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,16 +38,20 @@ class Drawing:
     description: str  # of the figure, for errors
     # Where the PNG is written; None for a picture that only shares its scales with others.
     path: Path | None = None
+    # The models of the report, of which each has one colour in all pictures.
+    models: tuple[str, ...] = ()
 
     def figure(self) -> "Figure":
         """The Matplotlib figure."""
-        if self.is_single:
-            (result,) = self.results.values()
-            axes = self.plot(result)
-        elif self.baselines is not None:
-            axes = self.plot(self.results, baselines=list(self.baselines))
-        else:
-            axes = self.plot(self.results)
+        first_result = next(iter(self.results.values()))
+        single = getattr(first_result, "attrs", {}).get("model", "") if self.is_single else ""
+        with fixed_colours(self.models, single):
+            if self.is_single:
+                axes = self.plot(first_result)
+            elif self.baselines is not None:
+                axes = self.plot(self.results, baselines=list(self.baselines))
+            else:
+                axes = self.plot(self.results)
         first = getattr(axes, "flat", [axes])[0]  # of an array of axes
         figure = axes if hasattr(axes, "savefig") else getattr(first, "figure", None)
         if not hasattr(figure, "savefig"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -14,11 +14,15 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
+from vit_tf.features.conversion import LayerSelection, ModelLike, name_models
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
-from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import as_tokens, require_grid
+from ..engine.preparation import ImagesLike, prepare, prepare_images, prepare_pair, read_model
 from ..engine.results import (
     PARTS,
     expect_variable,
@@ -28,8 +32,7 @@ from ..engine.results import (
     require_finite,
     variable,
 )
-from ..engine.roles import Features, Images, Model, Models, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import once_per_graph
 
 Rows: TypeAlias = Any  # an array (batch, ...), or a structure of such arrays
@@ -154,10 +157,15 @@ ESTIMATOR = "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches
 NEGLIGIBLE = 1e-10
 
 
-@one_pass_measurement(description="CKA")
+@measurement(arguments="{model}, {images}, {other}")
 def cka(
-    features_x: Model, images: Images | None = None, features_y: Model | None = None
-) -> Statistic[xr.Dataset]:
+    features_x: ModelLike,
+    images: ImagesLike | None = None,
+    features_y: ModelLike | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Minibatch CKA between all layers of one model, or of two models on the same images.
 
         CKA(X, Y) = sum_b HSIC(X_b, Y_b) / sqrt(sum_b HSIC(X_b, X_b) sum_b HSIC(Y_b, Y_b))
@@ -211,6 +219,22 @@ def cka(
         `plots.plot_cka`, `best_matching_layer`, `similarities`; page
         measurements/similarity/cka.md.
     """
+    features, batches = prepare_pair(features_x, images, features_y, layers=layers, detail=detail)
+    return evaluate(cka_statistic(*features), batches, *features, description="CKA")
+
+
+@statistic_of(cka)
+def cka_statistic(
+    features_x: Features, features_y: Features | None = None
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `cka`."""
+    return _make_statistic(features_x, features_y)
+
+
+def _make_statistic(
+    features_x: Features, features_y: Features | None = None
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of CKA between all taps of one model or two, made anew."""
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         every = [x for model_taps in taps for x in model_taps.values()]
@@ -436,14 +460,20 @@ def _shared(cka: xr.DataArray) -> list[str]:
     return names
 
 
-@one_pass_measurement("norms", description="CKA of norms")
-def depth_cka(features: Model, images: Images) -> Statistic[xr.Dataset]:
+@measurement("norms")
+def depth_cka(
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """CKA between the normalised inputs of all sublayers of one model.
 
     The output of the last norm is included (Walmer et al. 2023, section D.3, figures 20 to 22).
 
     Args:
-        features: a model, or a callable from images to taps. The taps whose last part is `"norm"`
+        model: a model, or a callable from images to taps. The taps whose last part is `"norm"`
             are compared, such as `"block00/mlp/norm"`.
         images: as in `vit_tf.analysis`.
 
@@ -462,19 +492,32 @@ def depth_cka(features: Model, images: Images) -> Statistic[xr.Dataset]:
     See also:
         `plots.plot_depth_cka`, `cka`; page measurements/similarity/depth.md.
     """
+    features, batches = prepare(model, images, kind="norms", layers=layers, detail=detail)
+    return evaluate(depth_cka_statistic(features), batches, features, description="CKA of norms")
 
+
+@statistic_of(depth_cka)
+def depth_cka_statistic(features: Features) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `depth_cka`."""
     return _cka_of_endings(("norm",), features)
 
 
-@one_pass_measurement("skips", description="CKA of skips and branches")
-def residual_cka(features: Model, images: Images, site: str = "attention") -> Statistic[xr.Dataset]:
+@measurement("skips")
+def residual_cka(
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    site: str = "attention",
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """CKA between the skips and the branches of all blocks of one model.
 
     If a skip differs from the branch that is added to it, the block changes the representation
     (Walmer et al. 2023, section D.4, figure 23).
 
     Args:
-        features: a model, or a callable from images to taps. The taps `"block/site/skip"` and
+        model: a model, or a callable from images to taps. The taps `"block/site/skip"` and
             `"block/site/branch"` of each block are compared.
         images: as in `vit_tf.analysis`.
         site: sublayer whose skip and branch are compared, such as `"attention"` or `"mlp"`.
@@ -494,15 +537,20 @@ def residual_cka(features: Model, images: Images, site: str = "attention") -> St
     See also:
         `plots.plot_residual_cka`, `skip_ratio`; page measurements/similarity/residual.md.
     """
+    features, batches = prepare(model, images, kind="skips", layers=layers, detail=detail)
+    statistic = residual_cka_statistic(features, site)
+    return evaluate(statistic, batches, features, description="CKA of skips and branches")
 
+
+@statistic_of(residual_cka)
+def residual_cka_statistic(features: Features, site: str = "attention") -> Statistic[xr.Dataset]:
+    """The `Statistic` of `residual_cka`."""
     return _cka_of_endings((f"{site}/branch", f"{site}/skip"), features, features)
 
 
 def _cka_of_endings(names: Sequence[str], *features: Features) -> Statistic[xr.Dataset]:
     """The `Statistic` of `cka` of the taps of one model that have each name in any block."""
-    # Not `cka.statistic`, which is kept with the model for its own layers.
-    features_x, *others = features
-    statistic = cka.__wrapped__(features_x, None, *others)
+    statistic = _make_statistic(*features)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         named = [
@@ -515,8 +563,14 @@ def _cka_of_endings(names: Sequence[str], *features: Features) -> Statistic[xr.D
     return replace(statistic, step=step)
 
 
-@one_pass_measurement("tokens", description="last layers")
-def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
+@measurement("tokens", arguments="{models}, {images}")
+def last_layer_cka(
+    models: Mapping[str, ModelLike] | Sequence[ModelLike],
+    images: ImagesLike,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Minibatch CKA between the last layers of several models, for CLS and for spatial tokens.
 
     The estimator is the same as in `cka`. CKA is computed once from all channels of the first
@@ -546,7 +600,18 @@ def last_layer_cka(models: Models, images: Images) -> Statistic[xr.Dataset]:
     See also:
         `plots.plot_last_layer_cka`, `cka`; page measurements/similarity/last-layer.md.
     """
+    by_name = {
+        name: read_model(model, "tokens", layers, detail, images=images)
+        for name, model in name_models(models).items()
+    }
+    features, (batches,) = prepare_images(list(by_name.values()), {"images": images})
+    statistic = last_layer_cka_statistic(dict(zip(by_name, features, strict=True)))
+    return evaluate(statistic, batches, *features, description="last layers")
 
+
+@statistic_of(last_layer_cka)
+def last_layer_cka_statistic(models: Mapping[str, Features]) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `last_layer_cka`."""
     if not models:
         raise ValueError("Expected at least one model. Received: {}")
     grids = {name: require_grid(features, None) for name, features in models.items()}

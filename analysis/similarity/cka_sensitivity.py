@@ -9,10 +9,14 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.declaration import one_pass_measurement
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
+
+from ..engine.measurements import measurement, statistic_of
+from ..engine.preparation import ImagesLike, prepare_pair
 from ..engine.results import dataset_of, model_name, provenance, variable
-from ..engine.roles import Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 from .cka import in_units, jackknife, layer_gram, names_of_layers, ratio, sides, varying_layers
 
 IMAGES, COMPONENT, PIXELS = "images", "component", "pixels"
@@ -25,14 +29,17 @@ ROUNDING = {IMAGES: 1e-12, COMPONENT: 1e-11, PIXELS: 1e-6}
 ESTIMATOR = "minibatch CKA, linear kernel; jackknife over batches"
 
 
-@one_pass_measurement(description="sensitivity of CKA")
+@measurement(arguments="{model}, {images}, {other}")
 def cka_sensitivity(
-    features_x: Model,
-    images: Images | None = None,
-    features_y: Model | None = None,
+    features_x: ModelLike,
+    images: ImagesLike | None = None,
+    features_y: ModelLike | None = None,
     fraction: float = 0.02,
     unbiased: bool = True,
-) -> Statistic[xr.Dataset]:
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """How much of CKA is due to a few images, to one principal component and to the pixels.
 
         share(images)    = sum over i in S of sum_j K_ij L_ij / HSIC(K, L)
@@ -96,7 +103,19 @@ def cka_sensitivity(
         `plots.plot_cka_sensitivity`, `cka`, `similarities`; page
         measurements/similarity/cka-sensitivity.md.
     """
+    features, batches = prepare_pair(features_x, images, features_y, layers=layers, detail=detail)
+    statistic = cka_sensitivity_statistic(*features, fraction=fraction, unbiased=unbiased)
+    return evaluate(statistic, batches, *features, description="sensitivity of CKA")
 
+
+@statistic_of(cka_sensitivity)
+def cka_sensitivity_statistic(
+    features_x: Features,
+    features_y: Features | None = None,
+    fraction: float = 0.02,
+    unbiased: bool = True,
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `cka_sensitivity`."""
     if not 0 < fraction <= MOST_REMOVED:
         raise ValueError(f"Expected a fraction in (0, {MOST_REMOVED}]. Received: {fraction}")
 
@@ -119,8 +138,9 @@ def cka_sensitivity(
         pairs = size[:, :, None] * size[:, None]
         hsic = {name: x * pairs[:, : x.shape[1], : x.shape[2]] for name, x in rows.items()}
         hsic["own_without_images"] = rows["own_without_images"] * size[:, :pixels, None] ** 2
-        of_layers = hsic["all"][:, :pixels, :pixels], scales[:, :pixels]
-        varies, names, constant = varying_layers(*of_layers, layers)
+        varies, names, constant = varying_layers(
+            hsic["all"][:, :pixels, :pixels], scales[:, :pixels], layers
+        )
         hsic = {
             name: x[:, of_term][:, :, of_term]
             for name, x in hsic.items()

@@ -9,12 +9,15 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
-from ..engine.declaration import one_pass_measurement
+from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import pool
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import DEFAULT, dataset_of, facts_of, require_finite, variable
-from ..engine.roles import Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 
 TWO_NN, PARTICIPATION, EFFECTIVE_RANK = "two_nn", "participation_ratio", "effective_rank"
 MEASURES = (TWO_NN, PARTICIPATION, EFFECTIVE_RANK)
@@ -26,10 +29,15 @@ BLOCK_SIZE = 512  # rows of the matrix of distances in memory at once
 ESTIMATOR = "TwoNN by maximum likelihood, eigenvalues of the covariance; jackknife over images"
 
 
-@one_pass_measurement("outputs")
+@measurement("outputs")
 def intrinsic_dimension(
-    features: Model, images: Images, tokens: str | None = None
-) -> Statistic[xr.Dataset]:
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    tokens: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Intrinsic dimension, participation ratio and effective rank of every layer.
 
         two_nn              = d of P(r2 / r1 > m) = m^-d
@@ -58,7 +66,7 @@ def intrinsic_dimension(
     all other images, not the exact values.
 
     Args:
-        features, images, tokens: as in `vit_tf.analysis`.
+        model, images, tokens: as in `vit_tf.analysis`.
 
     Returns:
         Dataset with the following variables and attribute. The measures are `"two_nn"`,
@@ -91,7 +99,16 @@ def intrinsic_dimension(
         `plots.plot_intrinsic_dimension`, `cka`, `ridge_probe`; page
         measurements/similarity/intrinsic-dimension.md.
     """
+    features, batches = prepare(model, images, kind="outputs", layers=layers, detail=detail)
+    statistic = intrinsic_dimension_statistic(features, tokens)
+    return evaluate(statistic, batches, features, description="intrinsic dimension")
 
+
+@statistic_of(intrinsic_dimension)
+def intrinsic_dimension_statistic(
+    features: Features, tokens: str | None = None
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `intrinsic_dimension`."""
     grid = features.facts.grid
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
@@ -115,6 +132,7 @@ def intrinsic_dimension(
                 f"Expected at least {LEAST_IMAGES} images that differ in every layer. Received: "
                 f"fewer at {format_list(few)}"
             )
+        # Dimensions, and their errors by a jackknife over groups of images.
         value = np.stack([value for value, *_ in dimensions], axis=-1)
         rest = np.stack([rest for _, rest, _ in dimensions], axis=-1)
         spread = ((rest - rest.mean(axis=0)) ** 2).sum(axis=0)
@@ -127,6 +145,7 @@ def intrinsic_dimension(
                 ("batch", *dims), rest, "dimension without each group of images"
             ),
         }
+        # TwoNN on fewer images shows at which distances a dimension is measured.
         counts = [k for k in DECIMATIONS if examples // k >= LEAST_IMAGES]
         by_images = [[decimated_two_nn(x, count) for x in rows] for count in counts]
         variables["two_nn_by_images"] = variable(
@@ -136,9 +155,8 @@ def intrinsic_dimension(
         facts = facts_of(
             features, totals, ESTIMATOR, tokens=tokens or DEFAULT, duplicates=duplicates
         )
-        coords = {"measure": list(MEASURES), "layer": layers}
-        coords["images"] = [examples // count for count in counts]
-        return dataset_of(variables, facts, **coords)
+        num_images = [examples // count for count in counts]
+        return dataset_of(variables, facts, measure=list(MEASURES), layer=layers, images=num_images)
 
     return Statistic(step, finish)
 

@@ -18,13 +18,14 @@ from vit_tf.data.files import write_whole
 from vit_tf.data.labels import require_labels
 from vit_tf.data.preprocessing import check_dtype, check_values
 from vit_tf.features.conversion import as_features
+from vit_tf.features.features import Features
 from vit_tf.features.recorder import infer
 
 from ..engine.accessors import ResultDataset, as_result
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.pooling import pool
+from ..engine.preparation import ImagesLike
 from ..engine.results import ALL, model_name, require_finite, variable
-from ..engine.roles import Features, Images
 from ..engine.stream import as_dataset
 from ..engine.training_recorder import Recorder
 from ..probes.ridge import classify, fit_classifier
@@ -185,7 +186,7 @@ class FormationRecorder(Recorder):
     def __init__(
         self,
         features: Callable,
-        images: Images,
+        images: ImagesLike,
         *,
         every: int = 1,
         probes: tuple[Any, Any, int] | None = None,

@@ -10,13 +10,16 @@ import xarray as xr
 from scipy.linalg import block_diag
 
 from vit_tf import TokenGrid
-from vit_tf.features.features import pick_taps
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps, pick_taps
+from vit_tf.features.layers import Detail
 
-from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.measurements import measurement, statistic_of
+from ..engine.pooling import PartialGrid, complete_grid, require_grid
+from ..engine.preparation import ImagesLike, prepare_images, read_model
 from ..engine.results import mean_of, require_finite, variable
-from ..engine.roles import Block, Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 from ..heads.attention_distance import (
     LEFT_OUT,
     attention_weights,
@@ -36,19 +39,17 @@ from .cka import (
 ORDERS = ("local", "global")
 
 
-def _num_tokens(vit: Taps, other: Taps) -> int:
-    """The number of tokens of the attention weights of the ViT."""
-    return num_attended(vit)
-
-
-@one_pass_measurement(num_tokens=_num_tokens, description="heads", features_vit="block_heads")
+@measurement(arguments="{model}, {other}, {images}")
 def head_similarity(
-    features_vit: Model,
-    features_other: Model,
-    images: Images,
-    grid: Grid = None,
-    block: Block = "block00",
-) -> Statistic[xr.Dataset]:
+    features_vit: ModelLike,
+    features_other: ModelLike,
+    images: ImagesLike,
+    grid: PartialGrid = None,
+    block: str = "block00",
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """CKA between subsets of a ViT block's heads and the layers of another model.
 
     Two values are computed for each subset of heads (Raghu et al. 2021, section 5, figure 5). The
@@ -97,7 +98,26 @@ def head_similarity(
         `plots.plot_head_similarity`, `cka`, `attention_distance`; page
         measurements/similarity/head-similarity.md.
     """
+    # `detail` selects layers of the other model: those of the ViT are the heads of one block.
+    read = [
+        read_model(features_vit, "block_heads", layers, block=block, images=images),
+        read_model(features_other, "representations", layers, detail, images=images),
+    ]
+    (vit, other), (batches,) = prepare_images(read, {"images": images})
+    grid = complete_grid(vit, batches, grid, num_attended)
+    statistic = head_similarity_statistic(vit, other, grid, block)
+    return evaluate(statistic, batches, vit, other, description="heads")
 
+
+@statistic_of(head_similarity)
+def head_similarity_statistic(
+    features_vit: Features,
+    features_other: Features,
+    grid: PartialGrid = None,
+    block: str = "block00",
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `head_similarity`."""
+    grid = require_grid(features_vit, grid)
     tap = f"{block}/attention/heads"
 
     def step(images: tf.Tensor, vit: Taps, other: Taps) -> dict[str, Any]:

@@ -11,13 +11,16 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
-from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.pooling import as_tokens, grid_of, shared_grid
+from ..engine.measurements import measurement, statistic_of
+from ..engine.pooling import PartialGrid, as_tokens, grid_of, shared_grid
+from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import array_of, facts_of, require_finite
-from ..engine.roles import Grid, Images, Model, Taps
-from ..engine.stream import Statistic, Totals, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, per_batch
 from .cka import pairwise_hsic, unbiased_kernels
 
 # A representation is constant if its HSIC with itself is at most this share of the largest possible
@@ -26,10 +29,16 @@ from .cka import pairwise_hsic, unbiased_kernels
 NEGLIGIBLE = 1e-10
 
 
-@one_pass_measurement("output_tokens")
+@measurement("output_tokens")
 def localization(
-    features: Model, images: Images, grid: Grid = None, tokens: Sequence[int] | None = None
-) -> Statistic[xr.DataArray]:
+    model: ModelLike,
+    images: ImagesLike,
+    grid: PartialGrid = None,
+    tokens: Sequence[int] | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.DataArray:
     """Minibatch CKA between single tokens and the patches of the input image.
 
         CKA(t, p) = sum_b HSIC(t, p) / sqrt(sum_b HSIC(t, t) sum_b HSIC(p, p))
@@ -48,7 +57,7 @@ def localization(
     MB in batches of 128 images. Select fewer `tokens` for larger batches.
 
     Args:
-        features: a model, or a callable from images to `{layer: tensor}`. A tensor has the shape
+        model: a model, or a callable from images to `{layer: tensor}`. A tensor has the shape
             (example, token, channel) or (example, row, column, channel). In the second case, each
             position is a token, counted row by row.
         images, grid: as in `vit_tf.analysis`.
@@ -81,7 +90,16 @@ def localization(
     See also:
         `plots.plot_localization`, `cka`; page measurements/similarity/localization.md.
     """
+    features, batches = prepare(model, images, kind="output_tokens", layers=layers, detail=detail)
+    statistic = localization_statistic(features, grid, tokens)
+    return evaluate(statistic, batches, features, description="localization")
 
+
+@statistic_of(localization)
+def localization_statistic(
+    features: Features, grid: PartialGrid = None, tokens: Sequence[int] | None = None
+) -> Statistic[xr.DataArray]:
+    """The `Statistic` of `localization`."""
     known_grid = grid_of(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
@@ -118,18 +136,30 @@ def localization(
         grid = TokenGrid(**per_batch(totals, "grid"))
         positions = _positions(tokens, grid)
         value, constant_patches = _ratio(totals, positions)
-        counts = {"constant_patches": constant_patches, "remainder": int(totals["remainder"])}
-        estimator = "minibatch CKA, linear kernel, unbiased HSIC"
-        facts = facts_of(features, totals, estimator, **counts, **vars(grid))
+        facts = facts_of(
+            features,
+            totals,
+            "minibatch CKA, linear kernel, unbiased HSIC",
+            constant_patches=constant_patches,
+            remainder=int(totals["remainder"]),
+            **vars(grid),
+        )
         spatial_index = np.array(positions) - grid.prefix  # negative for prefix tokens
         row, column = (
             np.where(spatial_index < 0, np.nan, coordinate)
             for coordinate in np.divmod(spatial_index, grid.columns)
         )
-        coords = {"token_row": ("token", row), "token_column": ("token", column)}
-        coords |= {"layer": list(totals["hsic"]), "token": positions}
-        dims, words = ("layer", "token", "row", "column"), ("CKA of token and input patch", "1")
-        result = array_of("localization", grid.as_map(value), dims, words, facts, **coords)
+        result = array_of(
+            "localization",
+            grid.as_map(value),
+            ("layer", "token", "row", "column"),
+            ("CKA of token and input patch", "1"),
+            facts,
+            token_row=("token", row),
+            token_column=("token", column),
+            layer=list(totals["hsic"]),
+            token=positions,
+        )
         return result.assign_attrs(_contrasts(totals["rows"], result))
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)

@@ -513,8 +513,9 @@ def pwcca() -> Measure:
         return _known(mean, count_x, count_y, n)
 
     invariant = "invertible linear maps of layer_y, isotropic scaling and translation"
-    options = {"symmetric": False, "has_value": _narrow, "unknown": UNKNOWN}
-    return of_pairs("pwcca", stacks, value, invariant, **options)
+    return of_pairs(
+        "pwcca", stacks, value, invariant, symmetric=False, has_value=_narrow, unknown=UNKNOWN
+    )
 
 
 def _mean_correlation(

@@ -11,14 +11,17 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list
+from vit_tf.features.conversion import LayerSelection, ModelLike
+from vit_tf.features.features import Features, Taps
+from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
-from ..engine.declaration import one_pass_measurement
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import as_tokens, pool
+from ..engine.preparation import ImagesLike, prepare_pair
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
-from ..engine.roles import Images, Model, Taps
-from ..engine.stream import Statistic, Totals
+from ..engine.stream import Statistic, Totals, evaluate
 from ..statistics.intervals import ranks
 from .cka import jackknife, names_of_layers, sides, varying_layers
 from .measures import (
@@ -54,14 +57,17 @@ MEASURES = {
 }
 
 
-@one_pass_measurement()
+@measurement(arguments="{model}, {images}, {other}")
 def similarities(
-    features_x: Model,
-    images: Images | None = None,
-    features_y: Model | None = None,
+    features_x: ModelLike,
+    images: ImagesLike | None = None,
+    features_y: ModelLike | None = None,
     measures: Sequence[str | Measure] | None = None,
     tokens: str | None = None,
-) -> Statistic[xr.Dataset]:
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
     """Several similarity measures between layers of one or two models, in one pass over the images.
 
     The measures are `cka`, `rbf_cka`, `token_cka`, `procrustes`, `svcca`, `cca`, `pwcca`, `rsa`,
@@ -122,7 +128,19 @@ def similarities(
     See also:
         `plots.plot_similarities`, `cka`; page measurements/similarity/measures.md.
     """
+    features, batches = prepare_pair(features_x, images, features_y, layers=layers, detail=detail)
+    statistic = similarities_statistic(*features, measures=measures, tokens=tokens)
+    return evaluate(statistic, batches, *features, description="similarities")
 
+
+@statistic_of(similarities)
+def similarities_statistic(
+    features_x: Features,
+    features_y: Features | None = None,
+    measures: Sequence[str | Measure] | None = None,
+    tokens: str | None = None,
+) -> Statistic[xr.Dataset]:
+    """The `Statistic` of `similarities`."""
     selected = _chosen(measures, tokens)
     models = (features_x,) if features_y is None else (features_x, features_y)
     grids = [features.facts.grid for features in models]
@@ -160,6 +178,7 @@ def similarities(
         x, y = (varies[side] for side in sides(layers))
         value, stderr = (part[:, x][:, :, y] for part in estimates)
         coords = {"measure": names} | varying
+        # Warns of measures that are undefined for some pairs of layers.
         for measure, unknown in zip(selected, np.isnan(value), strict=True):
             pairs = zip(coords["layer_x"], unknown, strict=True)
             if layers_without := [layer for layer, row in pairs if row.any()]:
@@ -175,6 +194,7 @@ def similarities(
             "disagreement": variable(dims[1:], disagreement(value), "disagreement of the measures"),
             "invariant": ("measure", [measure.invariant for measure in selected]),
         }
+        # What the values depend on: models, estimator, and the settings of each measure.
         facts: dict[str, Any] = {
             "model_x": model_name(models[0]),
             "model_y": model_name(models[-1]),

@@ -16,10 +16,10 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list, join_words
-from vit_tf.data.any_images import as_images, is_raw
+from vit_tf.data.any_images import ImagesLike, as_images, is_raw
 from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.preprocessing import Preprocessing, check_values
-from vit_tf.features.conversion import facts_of, name_models
+from vit_tf.features.conversion import ModelLike, facts_of, name_models
 from vit_tf.features.features import ModelFacts
 from vit_tf.features.preprocessed import in_common_range
 
@@ -27,10 +27,9 @@ from ..claims.claim import Outcome, Tested, images_to_decide
 from ..engine.failures import explain
 from ..engine.pictures import THUMBNAIL, as_pictures
 from ..engine.results import Results
-from ..engine.roles import AnyImages, Models
 from ..engine.store import has_own_digest, load_unchanged, save
 from ..engine.stream import first_batch
-from ..plots.similarity_plots import plot_trainings
+from ..plots.similarity_plots import plot_runs
 from ..plots.style import figure_of
 from ..report.claim_rows import brief, count_sentence
 from ..report.drawing import Drawer, DrawnPicture, draw, draw_measured
@@ -43,6 +42,7 @@ from ..report.first_screen import (
     model_colours,
 )
 from ..report.page import (
+    FurtherFigures,
     ModelSummary,
     Prediction,
     ReportFigure,
@@ -57,12 +57,14 @@ from ..statistics.estimates import accuracy_of
 from .data import TEST_RULE, TRAIN_RULE, Data, make_data
 from .exploration import probabilities
 from .figure import (
+    MAIN,
     Figure,
     Picture,
     by_figure,
     describe,
     lookup_figures,
     plan,
+    select_pictures,
     without_failures,
 )
 from .measure import Measurement, measure_all
@@ -79,10 +81,11 @@ from .scorecard import (
     claims_over_runs,
     evaluate,
     scorecard_dataset,
-    scorecard_of_trainings,
+    scorecard_of_runs,
     untrained_measurements,
+    with_measured_claims,
 )
-from .supervision import require_supervisions, supervision_of
+from .supervision import require_supervisions, supervision_of, training_images_of
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +119,10 @@ def write_figures(
     data: Data,
     folder: str | Path,
     *,
+    # Which of the figures to draw, as for `select_pictures`, and a function from numbers of figures
+    # to the command that writes the report with these.
+    numbers: Sequence[str] = (),
+    command: Callable[[Sequence[str]], str] | None = None,
     elsewhere: str = "",  # how to get the figures and claims of models that are missing here
     # Called before each step with "measuring" or "drawing", how many steps of that are done, of how
     # many, and what is next, in words.
@@ -130,7 +137,7 @@ def write_figures(
     introduction: str = "",  # of the page; by default what was measured
     **page: Any,  # what else `write_report` takes: title and provenance
 ) -> Report | None:
-    """The report of these models: every figure that applies, with the scorecard.
+    """The report of these models: the figures that apply, with the scorecard.
 
     Results are kept in `folder / "results"`, pictures in `folder / "figures"`: a second call with
     nothing changed measures and draws nothing. A worker that is not the chief only measures, and
@@ -140,12 +147,18 @@ def write_figures(
 
     folder = Path(folder)
     pictures, left_out = plan(figures, models, data, elsewhere)
+    pictures, later = select_pictures(pictures, numbers)
     measuring = partial(progress, "measuring") if progress else None
     wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
+    drawn_figures = figures
+    if later:
+        drawn_figures = list({id(picture.figure): picture.figure for picture in pictures}.values())
+        figures = with_measured_claims(figures, wanted)
     with Processes.for_pictures(len(pictures) if is_chief() else 0) as processes:
-        drawer = Drawer(folder, processes)
+        drawer = Drawer(folder, processes, [model.name for model in models if model.base is None])
         start_to_draw = partial(draw_measured, _drawn(pictures), drawer=drawer)
-        nulls = untrained_measurements(figures, models, data)
+        claims = [claim for figure in figures for claim in figure.claims]
+        nulls = untrained_measurements(drawn_figures, claims, models, data)
         results, problems = measure_all(
             [*wanted, *nulls],
             data,
@@ -177,7 +190,7 @@ def write_figures(
             for picture in pictures
             if picture.name in drawer.failures
         ]
-    claims = _evaluated(figures, models, results, elsewhere, data, folder / "results")
+    rows = _evaluated(figures, models, results, elsewhere, data, folder / "results")
     differences, failed = compare(pictures, models, results)
     left_out += failed
     compared = [model for model in models if model.base is None]
@@ -191,19 +204,19 @@ def write_figures(
         folder / "report.html",
         introduction=introduction or _introduction(results, data),
         summary=_summaries(compared, models_table),
-        sentences=[*main_results(differences), *_enough_images(claims, results)],
+        sentences=[*main_results(differences), *_enough_images(rows, results)],
         overview=overview,
         shown_images=images,
         differences=differences,
-        scorecard=claims,
-        figures_of_claims=_figures_of_claims(drawn, pictures, claims),
-        sections=_sections(drawn, figures, differences, claims, chapters),
+        scorecard=rows,
+        figures_of_claims=_figures_of_claims(drawn, pictures, rows),
+        sections=_sections(drawn, figures, differences, rows, chapters, later, numbers, command),
         not_shown=notes,
         models=models_table,
         timings=[*timings, *({"step": step, "seconds": passes[step]} for step in passes)],
         **page,
     )
-    return Report(path, results, claims, left_out)
+    return Report(path, results, rows, left_out)
 
 
 def _evaluated(
@@ -231,11 +244,12 @@ def _evaluated(
 
 
 def make_report(
-    models: Models,
-    images: AnyImages,
-    *,
+    models: Mapping[str, ModelLike] | Sequence[ModelLike] | ModelLike,
+    images: ImagesLike,
+    labels: Sequence[int] | None = None,
     folder: str | Path = "report",
-    figures: str | int | Sequence[str | int] = (),
+    *,
+    figures: str | int | Sequence[str | int] = MAIN,
     train: Any = None,
     num_classes: int | None = None,
     class_names: Sequence[str] = (),
@@ -250,7 +264,7 @@ def make_report(
     seed: int = 0,
     untrained: int = 2,
 ) -> Report | None:
-    """Writes a report on models, with every figure that applies to them and the scorecard.
+    """Writes a report on models: figures of papers that apply to them, and the scorecard.
 
     Examples:
         analysis.make_report(model, "photos/")  # writes report/report.html
@@ -266,10 +280,13 @@ def make_report(
         images: images for all measurements, as in `vit_tf.analysis`, with or without labels.
             Files and 8-bit values are preprocessed. Floats must already be preprocessed as the
             models expect.
+        labels: labels of the images, if `images` has none: `make_report(model, x, y)`.
         folder: folder of the report, its figures and its results. If the report is written again
             for the same arrays and Keras models, the results are reused.
-        figures: number of the figure to draw, such as `"W.3"`, or a list of numbers. An empty list,
-            the default, selects all figures.
+        figures: number of the figure to draw, such as `"W.3"`, or a list of numbers. `"main"`, the
+            default, stands for the leading figure of each chapter, and `"all"` for all figures. The
+            report lists the figures that it leaves out, and `["main", "W.3"]` adds one of them. A
+            claim is tested if the results that it needs are measured.
         train: labelled images, in any form that `images` may have. Probes are fitted on the images
             of `train`, and nearest neighbours are searched among these images. Without `train`, the
             figures that need these images are left out.
@@ -287,6 +304,7 @@ def make_report(
             * `"fraction:0.1"`: trained on a tenth of the data
             * `"without:block03"`: without the skips of a block
             * `"seed:1"`, `"larger"` or `"hybrid"`: from another seed, larger, or a hybrid ViT
+            * `"finer"` or `"positions"`: with smaller patches, or other position embeddings
             * `"masked"`: pre-trained by masked patch prediction
             * `"tuned"`: pre-trained by masked patch prediction, then fine-tuned
             * `"before"`, `"after"`: before and after fine-tuning
@@ -318,7 +336,10 @@ def make_report(
         ValueError: if the folder contains a report.html that this package did not write.
     """
     require_own(Path(folder, "report.html"))
-    chosen_figures = lookup_figures([figures] if isinstance(figures, str | int) else figures)
+    if labels is not None:
+        images = (images, np.asarray(labels))
+    numbers = list(map(str, [figures] if isinstance(figures, str | int) else figures))
+    chosen_figures = lookup_figures(numbers)
     sources = {
         name: str(model)
         for name, model in name_models(models).items()
@@ -353,6 +374,7 @@ def make_report(
             expectations[name],
             role=(roles or {}).get(name),
             supervision=supervision.get(name, ""),
+            training_images=training_images_of(sources[name]) if name in sources else None,
             **given,
         )
         for name, model in models.items()
@@ -365,6 +387,8 @@ def make_report(
         study_models,
         data,
         folder,
+        numbers=numbers,
+        command=lambda numbers: f"analysis.make_report(..., figures={list(numbers)})",
         notes=notes,
         title=title or f"What is inside {join_words(models)}",
         introduction=introduction,
@@ -441,7 +465,7 @@ def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
     needed = [images for images in map(images_to_decide, tested) if images]
     measured = f"Measured on {max(counts):,} images"
     if not needed:
-        return [f"{measured}. More images would not decide further claims."]
+        return [f"{measured}."]  # how many would decide further claims is not known
     claims_in_words = f"{len(needed)} undecided claim{'s' if len(needed) > 1 else ''}"
     return [
         f"{measured}. About {max(needed):,} images would decide {claims_in_words}, if the true "
@@ -458,7 +482,7 @@ def _introduction(results: Results, data: Data) -> str:
     return f"Measured on {count}images of {height} x {width} pixels, without training."
 
 
-def _named(models: Models) -> dict[str, Any]:
+def _named(models: ModelLike) -> dict[str, Any]:
     """Models by name, those of files and of public names opened."""
     models = name_models(models)
     require_distinct(models)
@@ -557,9 +581,17 @@ def _sections(
     differences: Sequence[Comparison],
     claims: Sequence[Row],
     not_measured: dict[Any, list[tuple[str, list[str]]]],
+    later: Sequence[Picture],
+    numbers: Sequence[str],
+    command: Callable[[Sequence[str]], str] | None,
 ) -> list[Section]:
     """The chapters, in order: list of `Section`."""
     chapters = {chapter: None for chapter, _ in drawn} | dict.fromkeys(not_measured)
+    # The figures that were not selected, by chapter: what each shows by its number.
+    further: dict[Any, dict[str, list[str]]] = {}
+    for picture in later:
+        of_chapter = further.setdefault(picture.figure.chapter, {})
+        of_chapter.setdefault(picture.figure.choices[0], []).append(describe(picture.figure))
     of_claims = {claim.name: figure.chapter for figure in figures for claim in figure.claims}
     return [
         Section(
@@ -571,9 +603,22 @@ def _sections(
                 [row for row in claims if of_claims[row.name] == chapter],
             ),
             not_measured.get(chapter, ()),
+            _further(further.get(chapter, {}), numbers, command),
         )
         for chapter in sorted(chapters, key=lambda chapter: chapter.rank)
     ]
+
+
+def _further(
+    figures: dict[str, list[str]],
+    numbers: Sequence[str],
+    command: Callable[[Sequence[str]], str] | None,
+) -> FurtherFigures | None:
+    """The figures of a chapter that were not selected, and the command that adds them."""
+    if not figures:
+        return None
+    rows = tuple((number, what) for number, shown in figures.items() for what in shown)
+    return FurtherFigures(rows, command([*numbers, *figures]) if command else "")
 
 
 def _result(rows: Sequence[Comparison], claims: Sequence[Row]) -> str:
@@ -752,11 +797,11 @@ def _plotted(show: str, result: str) -> str:
     return re.sub(r"\bresults?\b", lambda _: result, show, count=1)
 
 
-def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Path) -> Report:
+def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) -> Report:
     """Writes a report over several runs, with the combined scorecard of these runs.
 
     Examples:
-        report_trainings({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")
+        report_runs({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")
 
     Args:
         reports: dict from the name of a run to the folder of its report, as `make_report`, `vit-tf
@@ -768,7 +813,7 @@ def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Pat
         The `Report`.
 
     Raises:
-        ValueError: if a folder contains no scorecard, or if `scorecard_of_trainings` cannot
+        ValueError: if a folder contains no scorecard, or if `scorecard_of_runs` cannot
             combine the scorecards.
     """
     folder = Path(folder)
@@ -780,20 +825,20 @@ def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Pat
             f"Received: {format_list(missing)} without"
         )
     cards = {name: _read_scorecard(Path(path, PLACE)) for name, path in reports.items()}
-    result, claims = scorecard_of_trainings(cards), claims_over_runs(cards)
+    result, claims = scorecard_of_runs(cards), claims_over_runs(cards)
     save(result, folder / PLACE)
     figure = ReportFigure(
-        name="trainings",
+        name="runs",
         title="Claims by run",
         caption="Each row is a claim on its own scale, without an effect in the middle and the "
         "direction that the paper reports on the right. Points are runs, diamonds their mean with "
         "its 95 % CI.",
         paper="",
         alt=" ".join(f"{row.claim.statement} {row.outcome.value}." for row in claims),
-        png=folder / "figures" / "trainings.png",
+        png=folder / "figures" / "runs.png",
         results=(str(PLACE),),
     )
-    save_figure(figure_of(plot_trainings(result)), folder / "figures" / "trainings.png")
+    save_figure(figure_of(plot_runs(result)), folder / "figures" / "runs.png")
     outcomes = {name: result["outcomes"].sel(training=name).values.tolist() for name in cards}
     counts = {name: Counter(words) for name, words in outcomes.items()}
     path = write_report(
@@ -802,7 +847,7 @@ def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Pat
         introduction=f"The same models were trained with {len(cards)} seeds. The results of each "
         f"run are in the reports {join_words(cards)}.",
         scorecard=claims,
-        trainings=len(cards),
+        runs=len(cards),
         models=[
             {"run": name} | {outcome.value: counts[name][outcome.value] for outcome in Outcome}
             for name in cards

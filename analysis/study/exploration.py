@@ -23,8 +23,8 @@ from vit_tf.data.files import write_whole
 from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.features.conversion import facts_of, name_models, own_name
 
+from ..engine.class_scores import ClassesLike
 from ..engine.results import layer_names
-from ..engine.roles import Classes
 from ..engine.stream import eager_steps
 from ..flow.attribution import require_samples
 from ..report.explore_page import write_explore_page
@@ -136,7 +136,7 @@ def explore(
     taps: Sequence[str] = (),
     patch_size: int | None = None,
     prefix: int | None = None,
-    classes: Classes = None,
+    classes: ClassesLike = None,
     samples: int = 6,
     noise: float = 0.1,
     seed: int = 0,

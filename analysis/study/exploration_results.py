@@ -13,7 +13,6 @@ import xarray as xr
 from vit_tf import edits
 from vit_tf.common.names import join_words
 from vit_tf.features.features import Features
-from vit_tf.features.layers import KINDS
 from vit_tf.features.structure import spread
 from vit_tf.features.tokens import prefix_names
 
@@ -176,7 +175,8 @@ class MeasurementPanel:
     """A result of the page that a declared measurement makes, of the layers that it declares.
 
     Attributes:
-        measurement: what is called, with the layers, scores, grid and classes of its declaration.
+        measurement: what is called, with layers of the kind that it declares.
+        takes: which of `"scores"`, `"grid"` and `"classes"` it takes as arguments of these names.
         most_layers: function of a subject and the layers to how many of these fit on the page,
             evenly spaced; None for all.
         options: function of a subject to further arguments.
@@ -184,22 +184,24 @@ class MeasurementPanel:
     """
 
     measurement: Callable[..., Any]
+    takes: tuple[str, ...] = ()
     most_layers: Callable[[Subject, list[str]], int] | None = None
     options: Callable[[Subject], dict[str, Any]] | None = None
     complete: Callable[[Subject, Any], Any] | None = None
 
     def __call__(self, subject: Subject) -> Any:
         """The result of a subject; a `NotApplicable` where the model has no such layers."""
-        model, roles = subject.model, self.measurement.declaration.roles
-        scores = [subject.scores_tap] if KINDS[self.measurement.kind].with_scores else []
+        model = subject.model
         options = self.options(subject) if self.options else {}
-        options |= {roles.scores: scores[0]} if roles.scores else {}
-        features = model.select(*subject.layers_of(self.measurement, self.most_layers), *scores)
-        options |= {roles.grid: model.require_grid()} if roles.grid else {}
-        if roles.classes:
+        options |= {"scores": subject.scores_tap} if "scores" in self.takes else {}
+        options |= {"grid": model.require_grid()} if "grid" in self.takes else {}
+        layers = subject.layers_of(self.measurement, self.most_layers)
+        scores = [options["scores"]] if "scores" in options else []
+        features = model.select(*layers, *scores)
+        if "classes" in self.takes:
             result = subject.explain(
                 lambda images, classes: self.measurement(
-                    features, images, **{roles.classes: classes}, **options
+                    features, images, classes=classes, **options
                 )
             )
         else:
@@ -208,15 +210,15 @@ class MeasurementPanel:
 
     def call(self, subject: Subject) -> str:
         """The expression that gives the result, of a model and images; the first if they differ."""
-        declaration, images = self.measurement.declaration, "images"
+        declaration, images = cast(Any, self.measurement).declaration, "images"
         options = self.options(subject) if self.options else {}
         all_layers = subject.layers_of(self.measurement)
         layers = subject.layers_of(self.measurement, self.most_layers)
         options |= {"detail": len(layers)} if len(layers) < len(all_layers) else {}
-        if declaration.roles.classes:
+        if "classes" in self.takes:
             first, *others = subject.explained_classes
             images = "images[:1]" if any(other != first for other in others) else images
-            options |= {declaration.roles.classes: first}
+            options |= {"classes": first}
         return declaration.expression(1, images, **options).replace("{model}", "model")
 
 
@@ -323,17 +325,27 @@ MEASURES: dict[str, tuple[str, Callable[[Subject], Any]]] = {
     "scores": ("the scores of classes", lambda subject: subject.scores),
     "attention": (
         "the attention of patches",
-        MeasurementPanel(attention_rows, most_attention, complete=with_source_of_weights),
+        MeasurementPanel(
+            attention_rows, ("grid",), most_attention, complete=with_source_of_weights
+        ),
     ),
-    "rollout": ("attention rollout", MeasurementPanel(rollout_of_images)),
-    "gradient_attention": ("gradient-weighted attention", MeasurementPanel(gradient_attention)),
-    "input_gradients": ("input gradients", MeasurementPanel(input_gradients, options=smoothing)),
+    "rollout": ("attention rollout", MeasurementPanel(rollout_of_images, ("grid",))),
+    "gradient_attention": (
+        "gradient-weighted attention",
+        MeasurementPanel(gradient_attention, ("scores", "grid", "classes")),
+    ),
+    "input_gradients": (
+        "input gradients",
+        MeasurementPanel(input_gradients, ("scores", "classes"), options=smoothing),
+    ),
     "similarity": (
         "the similarity of patches",
-        MeasurementPanel(token_similarity, most_similarities, complete=without_zero_layers),
+        MeasurementPanel(
+            token_similarity, ("grid",), most_similarities, complete=without_zero_layers
+        ),
     ),
     "components": ("principal components of features", lambda s: principal_components(s.tokens)),
-    "logit_lens": ("predictions by layer", MeasurementPanel(logit_lens)),
+    "logit_lens": ("predictions by layer", MeasurementPanel(logit_lens, ("scores",))),
     "patch_lens": ("predictions by patch", patch_lens),
     "removals": ("the effect of removing heads and blocks", removals),
     "token_norms": ("norms of tokens", lambda s: token_norms(s.tokens, s.prefix_tokens)),
@@ -342,7 +354,7 @@ MEASURES: dict[str, tuple[str, Callable[[Subject], Any]]] = {
         "receptive fields",
         MeasurementPanel(position_attribution, options=cells_of_fields),
     ),
-    "grad_cam": ("Grad-CAM", MeasurementPanel(grad_cam)),
+    "grad_cam": ("Grad-CAM", MeasurementPanel(grad_cam, ("scores", "classes"))),
 }
 
 OF_CLASSES = {"gradient_attention", "input_gradients", "logit_lens"}

@@ -20,6 +20,8 @@ from .data import Data
 from .measure import Measurement
 from .models import ROLES, NotApplicable, StudyModel
 
+# In place of numbers of figures: the leading figure of each chapter, and all figures.
+MAIN, ALL = "main", "all"
 # The fields, in braces, of the name, the title and the caption of a figure.
 TEXT_FIELDS = ("model", "other", "base", "models", "label")
 
@@ -429,13 +431,37 @@ class Picture:
 
 
 def by_figure(pictures: Iterable[Picture]) -> list[list[Picture]]:
-    """The pictures of each figure of the report: list of lists, in order."""
-    groups = {}
+    """The pictures of each figure of the report: list of lists, in order.
+
+    Figures with an `overview` come first, since the first screen shows them.
+    """
+    groups: dict[tuple, list[Picture]] = {}
     for picture in pictures:
         figure = picture.figure
         key = (figure.chapter, figure.measure, figure.draw, figure.title)
         groups.setdefault(key, []).append(picture)
-    return list(groups.values())
+    return sorted(groups.values(), key=lambda group: group[0].figure.overview is None)
+
+
+def select_pictures(
+    pictures: Sequence[Picture], numbers: Sequence[str]
+) -> tuple[list[Picture], list[Picture]]:
+    """The pictures to draw, and the first picture of each figure that is left for later.
+
+    If `numbers` contains `"main"`, these are the pictures of the leading figure of each chapter and
+    of the figures with the other numbers; otherwise, all pictures.
+    """
+    if MAIN not in numbers:
+        return list(pictures), []
+    drawn, later, chapters = [], [], set()
+    for group in by_figure(pictures):
+        figure = group[0].figure
+        if figure.chapter not in chapters or set(numbers) & set(figure.choices):
+            drawn += group
+        else:
+            later.append(group[0])
+        chapters.add(figure.chapter)
+    return drawn, later
 
 
 @cache
@@ -455,18 +481,23 @@ def all_figures() -> tuple[Figure, ...]:
 
 
 def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
-    """The figures with these numbers, such as `"C.4"` or `"sanity"`; all for none."""
+    """The figures with these numbers, such as `"C.4"` or `"sanity"`.
+
+    No number, `"all"` and `"main"` return all figures: which of them are the leading ones depends
+    on the models (`select_pictures`).
+    """
     figures = all_figures()
     numbers = [str(number) for number in numbers]
     all_numbers = list(dict.fromkeys(number for figure in figures for number in figure.choices))
-    unknown = [number for number in numbers if number not in all_numbers]
+    unknown = [number for number in numbers if number not in (MAIN, ALL, *all_numbers)]
     if unknown:
         near = dict.fromkeys(near for name in unknown for near in near_names(name, all_numbers))
         hint = f" (near matches: {', '.join(near)})" if near else ""
         raise ValueError(
             f"Expected figures among {', '.join(all_numbers)}{hint}. Received: {', '.join(unknown)}"
         )
-    return [f for f in figures if not numbers or set(numbers) & set(f.choices)]
+    every = not numbers or MAIN in numbers or ALL in numbers
+    return [f for f in figures if every or set(numbers) & set(f.choices)]
 
 
 def check_figures(figures: Sequence[Figure], modules: Sequence[set[str]] | None = None) -> None:

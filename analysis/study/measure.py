@@ -7,9 +7,10 @@ over images starts when all measurements that share it are ready, so images are 
 
 import inspect
 import logging
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -102,6 +103,9 @@ class SharedPass(Measurement):
     # Function of a model, its features and the `Data` to the features that the statistic looks at
     # in their place, or None.
     view: Callable[..., Any] | None = None
+    # Whether untrained copies need all images too, as the value depends on the number of images.
+    # Otherwise they are shown `Data.batches_of_copies`.
+    needs_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,7 @@ def statistic(
     saved: bool = True,
     labelled: bool = False,
     view: Callable[..., Any] | None = None,
+    needs_all: bool = False,
     call: str = "",
 ) -> SharedPass:
     """A measurement that shares a pass over the data with other measurements.
@@ -142,7 +147,8 @@ def statistic(
             name of the measurement.
         detail: the argument `detail` with which the printed call selects the same layers as `taps`.
         options: further arguments of the measurement.
-        make, inputs, reads, saved, labelled, view, call: as the attributes of `SharedPass`.
+        make, inputs, reads, saved, labelled, view, needs_all, call: as the attributes of
+            `SharedPass`.
     """
     if isinstance(models, StudyModel):
         models, taps = (models,), (taps,)
@@ -162,6 +168,7 @@ def statistic(
         tuple(map(tuple, taps)),
         cast(Callable[..., Any], make),
         view,
+        needs_all,
         call=call,
         declared_call=follows,
     )
@@ -317,7 +324,10 @@ def measure_all(
     log.info("%d of %d results are reused", len(table) - len(missing), len(table))
     problems = {}
     schedule = _schedule(missing)
+    if schedule:
+        log.info("%s", _describe_cost(schedule, data))
     first_start = last_line = time.perf_counter()
+    count_done = 0
 
     for number, together in enumerate(schedule, start=1):
         place = f"[{number}/{len(schedule)}]"
@@ -326,11 +336,13 @@ def measure_all(
         start = time.perf_counter()
         # Many passes take less than a second: they have no line of their own.
         if number == 1 or start - last_line > SECONDS_BETWEEN_LINES:
-            left = (start - first_start) / max(number - 1, 1) * (len(schedule) - number + 1)
+            # Passes differ more in how many results they have than in the time that one takes.
+            left = (start - first_start) / max(count_done, 1) * (len(missing) - count_done)
             about = f", about {tqdm.format_interval(left)} left" if number > 1 else ""
             count = len(together.every_measurement)
             log.info("%s %s: %d results%s", place, together.title, count, about)
             last_line = start
+        count_done += len(together.every_measurement)
         finishes = _make_pass(together, data, results, problems)
         seconds = round(time.perf_counter() - start, 2)
         notes = {"pass": together.title, "seconds": seconds}
@@ -351,6 +363,23 @@ def measure_all(
         if meanwhile:
             meanwhile(results)
     return {name: result for name, result in results.items() if table[name].saved}, problems
+
+
+def _describe_cost(schedule: Sequence["Pass"], data: Data) -> str:
+    """How many images go through which models, as a sentence.
+
+    A pass of interventions or gradients takes several forward passes for each image.
+    """
+    measurements = [m for together in schedule for m in together.every_measurement]
+    is_copy = {model.name: bool(model.original_key) for m in measurements for model in m.models}
+    reading = [reads for together in schedule if (reads := together.measurements[0].reads)]
+    largest = max(map(data.num_images, dict.fromkeys(reading)), default=0)
+    images = f" over up to {largest:,} images" if largest else ""
+    copies = sum(is_copy.values())
+    return (
+        f"{len(measurements)} results in {len(reading)} passes{images}, of {len(is_copy)} models "
+        f"({copies} of them untrained copies)"
+    )
 
 
 def in_own_passes(measurements: Iterable[Measurement]) -> list[Measurement]:
@@ -611,13 +640,24 @@ def _shared_pass(
         }
         for copy in copies
     ]
-    images = data.read(cast(str, measurements[0].reads))
+    reads = cast(str, measurements[0].reads)
+    images, num_batches = data.read(reads), data.batches_of_copies(reads) if copies else None
+    pairs = list(zip(copies, statistics, strict=True))
     totals, *totals_of_copies = pass_of_copies(
         requests,
         images,
-        [Copy(), *(_as_copy(measurements, *each) for each in zip(copies, statistics, strict=True))],
+        [Copy(), *(replace(_as_copy(measurements, *p), num_batches=num_batches) for p in pairs)],
         description="activations",
     )
+    whole = [m for m in measurements if m.needs_all and any(m.name in copy for copy in copies)]
+    if num_batches is not None and whole:
+        totals_of_whole = pass_of_copies(
+            {m.name: requests[m.name] for m in whole},
+            images,
+            [_as_copy(whole, *each) for each in pairs],
+            description="activations of untrained copies",
+        )
+        totals_of_copies = list(map(operator.or_, totals_of_copies, totals_of_whole))
     finishes = {name: partial(requests[name][0].finish, totals[name]) for name in requests}
     for copy, of_copy, totals in zip(copies, statistics, totals_of_copies, strict=True):
         for name, m in copy.items():

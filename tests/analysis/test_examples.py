@@ -15,7 +15,6 @@ from tensorflow.python.framework.func_graph import FuncGraph
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis import plots
-from vit_tf.analysis.engine import roles as types
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def test_measurement_is_annotated_and_refers_to_its_plot_and_page(name):
     for parameter in signature.parameters.values():
         assert parameter.annotation is not parameter.empty, parameter
     assert signature.return_annotation is not signature.empty
-    assert typing.get_type_hints(inspect.unwrap(function), localns=vars(types))
+    assert typing.get_type_hints(inspect.unwrap(function))
 
     text = inspect.getdoc(function)
     positions = [text.find(f"\n{title}:\n") for title in ("Returns", "Examples", "See also")]

@@ -130,8 +130,14 @@ def test_mixed_precision_changes_a_measurement_by_its_rounding(name, names_of_po
     check(name, "mixed_bfloat16", names_of_policy, in_float32)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["mixed_float16", "float64"])
+# The code distinguishes the precision of weights and of activations, not the two of 16 bits.
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param("mixed_float16", marks=pytest.mark.long),
+        pytest.param("float64", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", public_measurements())
 def test_other_precisions_too(name, policy, names_of_policy, in_float32):
     """In graphs, next to eager float32: float64 tells most strictly whether the two agree."""

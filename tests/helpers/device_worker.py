@@ -4,16 +4,17 @@
 
 Set KERAS_BACKEND. Each JOB is done by a process of its own, one after another; a process starts as
 a copy of this one, which has imported everything. It makes the runs of a JOB, which are joined by
-`;`, each FOLDER,STRATEGY,BATCH_SIZE[,KILL_AT]. Where a number stands behind an `@`, so many
-processes do the JOB together, as workers that share the devices out. The STRATEGY `connected` lets
-Keras connect them, and then asks for "auto".
+`;`, each FOLDER,STRATEGY,BATCH_SIZE[,KILL_AT[,VICTIM]]. Where a number stands behind an `@`, so
+many processes do the JOB together, as workers that share the devices out. The STRATEGY `connected`
+lets Keras connect them, and then asks for "auto". A process that works on a JOB for longer than
+`LIMIT` seconds is killed, and the remaining jobs are not done.
 
-A process, of several the last, sends itself SIGKILL after the step KILL_AT of a run, whose state is
-saved every two steps; then `left.txt` lists what it left in FOLDER, and `seconds.txt` says how long
-the others went on after it. Otherwise it writes the weights, the history, the number of replicas
-and the outputs of the reopened best model to FOLDER/weights.npz (several workers: to
-weights-WORKER.npz, with checksums of the images that the worker decoded). The run
-`FOLDER,measure,BATCHES` writes FOLDER/measured.npz.
+The process of index VICTIM, 0 by default, sends itself SIGKILL after the step KILL_AT of a run,
+whose state is saved every two steps; then `left.txt` lists what it left in FOLDER, and
+`seconds.txt` has one line for each kill: how long the other process went on after it. Otherwise it
+writes the weights, the history, the number of replicas and the outputs of the reopened best model
+to FOLDER/weights.npz (several workers: to weights-WORKER.npz, with checksums of the images that the
+worker decoded). The run `FOLDER,measure,BATCHES` writes FOLDER/measured.npz.
 """
 
 import importlib
@@ -31,12 +32,22 @@ from paths import free_addresses
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 EXAMPLES = {"train": 50, "validation": 21, "test": 33}
+LIMIT = 400  # seconds of one job, on a busy machine
 
 
 def environment(backend, devices=1, **more):
     """The environment of a process with so many CPU devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     return os.environ | {"KERAS_BACKEND": backend, "XLA_FLAGS": flags} | more
+
+
+def compilation_cache(folder):
+    """The environment of processes that compile each function of JAX once."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
 
 
 def make_model():
@@ -110,27 +121,33 @@ def main(devices, *jobs):
         for worker in range(count):
             processes.append(os.fork())
             if not processes[-1]:
-                signal.alarm(900)  # a process whose test was killed ends by itself
+                signal.alarm(LIMIT)
                 share = int(devices) // count
                 if addresses:
                     cluster = {"VIT_TF_WORKERS": addresses, "VIT_TF_WORKER": str(worker)}
                     os.environ |= environment(os.environ["KERAS_BACKEND"], share, **cluster)
                 os._exit(status_of(share, runs))
-        killed = len(runs[-1]) > 3
         ends = {}
         for _ in processes:
             process, status = os.wait()
             ends[process] = os.waitstatus_to_exitcode(status), time.monotonic()
         statuses = [ends[process][0] for process in processes]
-        if not killed:
+        folder, victim = Path(runs[-1][0]), victim_of(*runs[-1])
+        if victim is None:
             assert not any(statuses), (job, statuses)
         else:
-            assert statuses[-1] == -signal.SIGKILL and all(statuses), (job, statuses)
-            folder = Path(runs[-1][0])
+            assert statuses[victim] == -signal.SIGKILL and all(statuses), (job, statuses)
+            assert -signal.SIGALRM not in statuses, (job, statuses)
             last = max(moment for _, moment in ends.values())
-            (folder / "seconds.txt").write_text(str(last - ends[processes[-1]][1]))
+            with open(folder / "seconds.txt", "a") as file:
+                print(last - ends[processes[victim]][1], file=file)
             left = (str(path.relative_to(folder)) for path in folder.rglob("*"))
             (folder / "left.txt").write_text("\n".join(left))
+
+
+def victim_of(folder, strategy, batch_size, kill_at=None, victim=0):
+    """The index of the process that a run kills, or None."""
+    return None if kill_at is None else int(victim)
 
 
 def status_of(devices, runs):
@@ -151,7 +168,7 @@ def status_of(devices, runs):
     return 0
 
 
-def train_and_save(folder, strategy, batch_size, kill_at=None):
+def train_and_save(folder, strategy, batch_size, kill_at=None, victim=0):
     """Makes one run, and writes what it finds to its folder."""
     import keras
     import numpy as np
@@ -172,7 +189,7 @@ def train_and_save(folder, strategy, batch_size, kill_at=None):
         measure_and_save(folder, int(batch_size))
         return
     worker = os.environ.get("VIT_TF_WORKER")
-    callbacks = [Kill()] if kill_at and worker != "0" else []
+    callbacks = [Kill()] if kill_at and int(worker or 0) == int(victim) else []
     with pytest.MonkeyPatch.context() as patch:
         decoded = count_decoding(patch) if worker else []
         weights, history, scores, replicas = run(folder, strategy, int(batch_size), callbacks)

@@ -2,16 +2,22 @@
 
 import logging
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import xarray as xr
+from study_models import study_model_of
 
 import vit_tf
+from vit_tf import TokenGrid
 from vit_tf.analysis import make_report
 from vit_tf.analysis.claims.claim import Tested
 from vit_tf.analysis.engine import stream
+from vit_tf.analysis.study.data import Data
+from vit_tf.analysis.study.measure import measure_all, task
 from vit_tf.scripts import report_commands
 
 LOGGER = logging.getLogger("vit_tf")
@@ -74,3 +80,18 @@ def test_the_log_of_a_report_names_models_and_sums_up_the_rest(lines, tmp_path):
     missing = len(report.claims) - len(measured)
     assert rest.endswith(f"{missing} are not tested.")
     assert sum("not shown" in line for line in lines()) == 1
+
+
+def test_the_log_of_a_report_says_first_how_many_images_go_through_which_models(lines, tmp_path):
+    images = tf.data.Dataset.from_tensor_slices(np.zeros((24, 8, 8, 3), np.float32)).batch(8)
+    vit = study_model_of("ViT", "vit", "key", ("embedding",), TokenGrid(2, 2, 1, 4), None)
+    copy = replace(vit, name="ViT (untrained)", role="untrained", original_key="key")
+
+    def make():
+        return xr.DataArray([1.0], dims="layer")
+
+    wanted = [task("measured", model, make, reads="test") for model in (vit, copy)]
+    measure_all([*wanted, task("made", vit, make)], Data(images, images), tmp_path)
+    assert lines()[1] == (
+        "3 results in 2 passes over up to 24 images, of 2 models (1 of them untrained copies)"
+    )

@@ -2,10 +2,12 @@
 
 import difflib
 import fnmatch
+import functools
 import operator
 import os
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import lazy_loader
@@ -78,17 +80,24 @@ def near_names(received: str, known: Iterable) -> list[str]:
 
 
 def attach_public(
-    package: str, file: str
+    package: str,
+    file: str,
+    other_names: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` of a package that imports the names in its stub.
 
-    A name is imported when it is first used. An `AttributeError` lists near matches.
+    A name is imported when it is first used. An `AttributeError` lists near matches. `other_names`
+    maps names that other libraries use to public names here, with keyword arguments.
     """
     import_public, list_names, public = lazy_loader.attach_stub(package, file)
 
     def import_name(name: str) -> Any:
         if name in public:
             return import_public(name)
+        if name in other_names:
+            public_name, options = other_names[name]
+            function: Any = import_public(public_name)
+            return functools.partial(function, **options) if options else function
         near = near_names(name, public)
         hint = f". Did you mean {' or '.join(near)}?" if near else ""
         raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")

@@ -4,7 +4,7 @@ import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import keras
 import numpy as np
@@ -39,6 +39,11 @@ from vit_tf.data.source import (
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+# An array, a PIL image, a path, a folder, a list of these, a dict of arrays or a data set; or a
+# tuple of one of these and of labels or annotations.
+ImagesLike: TypeAlias = (
+    np.ndarray | tf.Tensor | tf.data.Dataset | str | os.PathLike | Sequence | Mapping
+)
 # What makes a model's input of 8-bit images, or those of several models.
 Prepares = Preprocessing | JointPreprocessing
 IMAGE_KEYS = ("image", "images", "pixel_values", "x")

@@ -50,8 +50,6 @@ from vit_tf.data.tfds import prepared_in
 
 # The paths of files and their labels, int32, -1 for unknown: two arrays of shape (example,).
 Members: TypeAlias = tuple[np.ndarray, np.ndarray]
-# TensorFlow decodes files of these names; others may be animated, transparent or of rare kinds.
-TENSORFLOW_SUFFIXES = (b".png", b".jpg", b".jpeg")
 # If images must share a size, so many are measured ahead, and the others when they are decoded.
 MEASURED = 100
 
@@ -85,49 +83,29 @@ class ImageFiles(Source):
         return tf.data.Dataset.from_tensor_slices((paths, labels))
 
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
-        if num_channels == 4:
-            return PillowDecoder(4)
-        paths = examples.map(lambda path, _: path).batch(2**16)
-        columns = (column.tolist() for column in paths.as_numpy_iterator())
-        all_usual = all(
-            path.lower().endswith(TENSORFLOW_SUFFIXES) for column in columns for path in column
-        )
-        return GraphDecoder() if all_usual else MixedImagesDecoder()
+        return FileDecoder(4 if num_channels == 4 else 3)
 
 
 @dataclass(frozen=True)
-class GraphDecoder(FastDecoder):
-    """Decodes files by TensorFlow alone, so that the graph can be copied to other hosts."""
+class FileDecoder(FastDecoder):
+    """Decodes files as images of 3 channels or, all of them by Pillow, of 4."""
+
+    num_channels: int = 3
 
     def attempt(self, item: Item, window: Window | None = None) -> tf.Tensor:
-        return imaging.decode(tf.io.read_file(item), window)
+        contents = tf.io.read_file(item)
+        if self.num_channels == 4:
+            return imaging.cut(imaging.decode_by_pillow(contents, channels=4), window)
+        return imaging.decode(contents, window)
 
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
-        name = tf.strings.regex_replace(item, *PASSWORD)
-        return imaging.decode_or_name(self.attempt, item, name, tf.io.read_file)
-
-
-class PillowDecoder(Decoder):
-    """Decodes files of any format by Pillow, as images of so many channels."""
-
-    def __init__(self, num_channels: int):
-        self._num_channels = num_channels
-
-    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
-        channels = self._num_channels
+        channels = self.num_channels
 
         def read(path: bytes) -> np.ndarray:
             return decode_file(os.fsdecode(path), channels=channels)
 
-        return imaging.decode_in_python(read, item, channels=channels)
-
-
-@dataclass(frozen=True)
-class MixedImagesDecoder(GraphDecoder):
-    """`attempt` decodes by TensorFlow; a batch for which it fails is decoded by Pillow."""
-
-    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
-        return PillowDecoder(3).decode(item)
+        name = tf.strings.regex_replace(item, *PASSWORD)
+        return imaging.decode_or_name(self.attempt, read, item, name, channels)
 
 
 def check_images(folder: str | os.PathLike) -> int:

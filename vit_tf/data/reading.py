@@ -1,8 +1,8 @@
 """From the items of a `Source` to batches of normalised images: decoded, framed, cached, shuffled.
 
 The order is decided on items, before any of them is decoded, and whole batches are decoded in one
-call of the graph, image by image on all cores. The graph of JPEG and PNG files and of TFDS' images
-holds no Python function, so that TensorFlow can copy it to other hosts, as those of a TPU pod.
+call of the graph, image by image on all cores. TensorFlow can copy the graph to other hosts, as
+those of a TPU pod, which decode all images but those that need Pillow.
 """
 
 import functools

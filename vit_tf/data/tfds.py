@@ -166,7 +166,7 @@ class FeatureDecoder(Decoder):
 
 @dataclass(frozen=True)
 class RgbDecoder(FastDecoder):
-    """Decodes 8-bit RGB images by TensorFlow alone, as Pillow does."""
+    """Decodes 8-bit RGB images as Pillow does."""
 
     shape: tuple[int | None, ...]
     name: str  # of the data set
@@ -176,10 +176,10 @@ class RgbDecoder(FastDecoder):
         return image if window else tf.ensure_shape(image, self.shape)
 
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
-        def read(encoded: tf.Tensor) -> tf.Tensor:
-            return imaging.decode(encoded, upright=False)
-
-        image, problem = imaging.decode_or_name(read, item, f"image of {self.name}")
+        name = f"image of {self.name}"
+        decode = functools.partial(imaging.decode, upright=False)
+        read = functools.partial(imaging.pixels, name=name, upright=False)
+        image, problem = imaging.decode_or_name(decode, read, item, name)
         if None in self.shape:
             return tf.ensure_shape(image, (None, None, 3)), problem
         black = tf.zeros(self.shape, tf.uint8)

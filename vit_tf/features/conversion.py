@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 import keras
+import numpy as np
 
-from vit_tf.common.names import as_patterns
+from vit_tf.common.names import as_patterns, format_list
 from vit_tf.features.features import DerivedFeatures, Features, ModelFacts, pick_taps
 from vit_tf.features.function_features import FunctionFeatures
 from vit_tf.features.keras_features import declared_facts, keras_features
@@ -18,7 +20,8 @@ from vit_tf.torch_models import is_torch_module
 
 # A model, its path or name, a PyTorch module, a function from images to layers, or activations.
 ModelLike: TypeAlias = Any
-LayerSelection: TypeAlias = str | Sequence[str] | None
+# Names and patterns of layers, or positions among the layers of a kind.
+LayerSelection: TypeAlias = str | int | Sequence[str | int] | None
 
 
 def as_features(
@@ -77,7 +80,58 @@ def select_features(
             "Expected layers, which selects them by name, or detail, which selects a subset. "
             f"Received: layers={layers!r} and detail={detail!r}"
         )
-    return features.select(as_patterns([layers])).with_grid_of_layers()
+    names = _layer_names(features, kind, as_selection(layers), block)
+    return features.select(names).with_grid_of_layers()
+
+
+def as_selection(layers: str | int | Sequence[str | int]) -> tuple[str | int, ...]:
+    """Layers that a user selects as a flat tuple of names, patterns and positions."""
+    listed: list[Any] = list(layers) if isinstance(layers, Sequence | np.ndarray) else [layers]
+    if isinstance(layers, str):
+        listed = [layers]
+    selected: list[str | int] = []
+    for layer in listed:
+        is_position = isinstance(layer, int | np.integer) and not isinstance(layer, bool)
+        selected += [int(layer)] if is_position else as_patterns([layer])
+    return tuple(selected)
+
+
+def _layer_names(
+    features: Features, kind: str, layers: Sequence[str | int], block: str
+) -> tuple[str, ...]:
+    """Names and patterns, with the names of layers that are given by position or by their block.
+
+    Positions count the layers that a measurement of the kind reads by default; -1 is the last.
+    A block, as in `"block03"` or `"block_3"`, stands for those of these layers that lie in it.
+    """
+    known = features.facts.layers
+    is_other = [isinstance(x, int) or not (set("*?[/") & set(x) or x in known) for x in layers]
+    if not any(is_other):
+        return tuple(cast(Sequence[str], layers))
+    defaults = features.select_kind(kind, block).facts.layers
+    names: list[str] = []
+    for layer, other in zip(layers, is_other, strict=True):
+        if isinstance(layer, int):
+            if not defaults:
+                raise ValueError(
+                    "Expected names of layers: positions need layers that are known before a "
+                    f"function is called. Received: {layer}"
+                )
+            if not -len(defaults) <= layer < len(defaults):
+                raise ValueError(
+                    f"Expected positions of layers from {-len(defaults)} to {len(defaults) - 1}: "
+                    f"{format_list(defaults)}. Received: {layer}"
+                )
+            names.append(defaults[layer])
+            continue
+        within = [name for name in defaults if _words(name.split("/")[0]) == _words(layer)]
+        names += within if other and within else [layer]
+    return tuple(names)
+
+
+def _words(name: str) -> list[str | int]:
+    """The words and numbers of a name, in which "block_3" is "block03"."""
+    return [int(x) if x.isdecimal() else x for x in re.findall(r"[a-z]+|[0-9]+", name.lower())]
 
 
 def features_of(

@@ -98,9 +98,9 @@ class ModuleFeatures(TorchFeatures):
             name = name or OUTPUT
         if name is None:
             shape = self._described.output_shape
-            last = "which returns channels that no kernel computes"
-            other = f"which returns tokens or maps of shape {shape} for an image"
-            raise no_class_scores(self.name, last if len(shape) == 1 else other)
+            outputs = {0: "one number", 1: "channels that no kernel computes"}
+            output = outputs.get(len(shape), f"tokens or maps of shape {shape}")
+            raise no_class_scores(self.name, f"which returns {output} for each image")
         names = tuple(dict.fromkeys([*(self._names or ()), name]))
         features = ModuleFeatures(self._described, self._facts, names, self._patterns)
         shape = self._described.shapes.get(name, ())

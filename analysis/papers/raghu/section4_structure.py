@@ -225,7 +225,9 @@ FIGURE_1 = Figure(
     ),
     claims=[uniform_structure, resnet_has_stages],
     quantities=[halves_alike],
-    overview=Overview("CKA between layers", lambda result: expect_cka(result)["cka"].values, "CKA"),
+    overview=Overview(
+        "CKA between blocks", lambda result: at_block_ends(expect_cka(result))["cka"].values, "CKA"
+    ),
 )
 
 FIGURE_2 = Figure(

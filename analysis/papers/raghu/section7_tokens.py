@@ -6,10 +6,11 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
+from vit_tf.features.features import Features
+
 from ...claims.claim import claim
 from ...engine.matching import match_maps
 from ...engine.results import Results, expect_array, layer_names, unpack_correct
-from ...engine.roles import Features
 from ...engine.stream import Statistic
 from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...plots.similarity_plots import plot_localization, plot_localization_by_layer

@@ -3,10 +3,11 @@
 import numpy as np
 import xarray as xr
 
+from vit_tf.features.features import Features
+
 from ...claims.claim import claim
 from ...engine.estimates import estimate_from_cka
 from ...engine.results import Results, layer_names
-from ...engine.roles import Features
 from ...engine.stream import Statistic
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_last_layer_cka

@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.features.features import Features
 from vit_tf.features.noise import gaussian_like
 from vit_tf.features.tokens import TokenGrid
 
 from ...claims.claim import Claim, claim
 from ...engine.pooling import Pooled, pooled_statistic
 from ...engine.results import KEPT, POOLED, Results, expect_variable, layer_names
-from ...engine.roles import Features
 from ...engine.stream import Statistic
 from ...plots.probe_plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_clustering
@@ -71,6 +71,7 @@ def pooled_of(model: StudyModel, tokens: str, reads: str = "test") -> SharedPass
         saved=False,
         labelled=True,
         view=vectors if is_noise else None,
+        needs_all=True,
     )
 
 

@@ -134,8 +134,8 @@ def test_weights_in_a_column_are_no_labels():
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_gradients_within_a_mode_without_gradients(mode):
     torch.manual_seed(0)
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)]
-    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), *head)
+    body = [nn.Conv2d(3, 4, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    module = nn.Sequential(*body, nn.Linear(4, 3))
     expected = CHANNELS_FIRST[:1].detach().requires_grad_()
     module(expected)[0, 1].backward()
     with mode():

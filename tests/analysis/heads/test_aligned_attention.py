@@ -65,7 +65,9 @@ def test_distance_on_the_unit_square_does_not_depend_on_the_stride():
 def test_the_map_of_one_token(in_graphs, random_mean):
     """Those of CLS and of the spatial tokens are in test_saturated_attention.py."""
     mean, weights = random_mean
-    for outputs, attention in zip(analysis.attention_maps(mean, 5), weights.values(), strict=True):
+    for outputs, attention in zip(
+        analysis.attention_maps(mean, query=5), weights.values(), strict=True
+    ):
         share = attention[:, :, 5, 1:] / attention[:, :, 5, 1:].sum(-1, keepdims=True)
         np.testing.assert_allclose(outputs, share.mean(0).reshape(3, 3, 4), rtol=1e-5)
     cls = analysis.attention_maps(mean)
@@ -78,8 +80,8 @@ def test_the_map_of_one_token(in_graphs, random_mean):
         (lambda mean: analysis.aligned_attention(mean, "keys"), "normalize='keys'"),
         (lambda mean: analysis.mean_distance(mean, "cm"), "units='cm'"),
         (lambda mean: analysis.aligned_attention(mean.spatial), "mean_attention"),
-        (lambda mean: analysis.attention_maps(mean, 13), "query=13"),
-        (lambda mean: analysis.attention_maps(mean, "gap"), "query='gap'"),
+        (lambda mean: analysis.attention_maps(mean, query=13), "query=13"),
+        (lambda mean: analysis.attention_maps(mean, query="gap"), "query='gap'"),
         (lambda mean: analysis.attention_maps(mean_of(np.eye(12), GAP)), "no CLS token"),
     ],
 )

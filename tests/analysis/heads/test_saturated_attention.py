@@ -100,9 +100,9 @@ def test_what_follows_from_the_mean_counts_as_the_pairs_do(
     np.testing.assert_allclose(distance, analysis.attention_distance(features, images), rtol=1e-5)
     np.testing.assert_array_equal(distance.left_out, lost[..., 1:].sum((1, 3)))
     assert distance.attrs["units"] == "pixels"
-    maps = analysis.attention_maps(mean, "spatial").values.reshape(2, HEADS, 12)
+    maps = analysis.attention_maps(mean, query="spatial").values.reshape(2, HEADS, 12)
     np.testing.assert_allclose(maps, mean_of_known(shares[..., 1:, :], (1, 3)), rtol=1e-5)
-    cls = analysis.attention_maps(mean, "cls")
+    cls = analysis.attention_maps(mean, query="cls")
     np.testing.assert_allclose(
         cls.values.reshape(2, HEADS, 12), mean_of_known(shares[..., 0, :], 1), rtol=1e-5
     )

@@ -35,12 +35,13 @@ def case(result, expected, *more, **options):
     return result, options, expected, *more
 
 
-def peaks(values, tokens):
+def peaks(values, tokens, names=BLOCKS):
     """The titles of panels of heads: each maximum, over that of so many equal tokens."""
     largest = tokens * values.max(axis=-1)
     sizes = [[f"\N{MULTIPLICATION SIGN}{x:.2g}" for x in row] for row in largest]
-    first = [f"{head} {size}" for head, size in zip(HEADS, sizes[0], strict=True)]
-    return ([*first, *(size for row in sizes[1:] for size in row)],)
+    # The first panel of each column has the name of its layer.
+    named = [[f"{name} {row[0]}", *row[1:]] for name, row in zip(names, sizes, strict=True)]
+    return ([size for row in named for size in row],)
 
 
 SPATIAL, MAPS = RAW[:, :, 1:].mean(axis=2), R.attention_maps.values
@@ -61,8 +62,13 @@ PANELS = [
     case(R.mean_attention, on_grid(SPATIAL), *peaks(SPATIAL[..., 1:], 13), query="spatial"),
     case(R.mean_attention, on_grid(RAW[:, :, 5]), *peaks(RAW[:, :, 5, 1:], 13), query=5),
     case(R.attention_maps, MAPS.reshape(-1, 3, 4), *peaks(MAPS.reshape(4, 3, 12), 12)),
-    case(R.attention_maps, MAPS[2], *peaks(MAPS[2:3].reshape(1, 3, 12), 12), layers=WEIGHTS[2:3]),
-    case(R.aligned_attention, R.aligned_attention.values.reshape(-1, 5, 7), HEADS),
+    case(
+        R.attention_maps,
+        MAPS[2],
+        *peaks(MAPS[2:3].reshape(1, 3, 12), 12, BLOCKS[2:3]),
+        layers=WEIGHTS[2:3],
+    ),
+    case(R.aligned_attention, R.aligned_attention.values.reshape(-1, 5, 7), [BLOCKS[0], ""]),
     case(R.attention_rollout, on_grid(ROLLOUT[:, 0]), BLOCKS),
     case(R.rollout_of_images, on_grid(R.rollout_of_images.values[:, 5]), EXAMPLES, query=5),
     case(RELEVANCE, on_grid(RELEVANCE.values[0, :, 0]), CLASSES, image=IMAGE),
@@ -126,8 +132,11 @@ def test_an_overlay_lies_over_all_of_the_image():
 def test_aligned_maps_are_in_pixels_from_the_query():
     panels = analysis.plot(R.aligned_attention).panels
     assert panels[0, 0].images[0].get_extent() == [-28, 28, 20, -20]
-    assert [panel.get_ylabel() for panel in panels[:, 0]] == BLOCKS
-    assert panels[-1, 0].get_xlabel() == "offset (pixels)"
+    # Layers run from left to right.
+    assert [panel.get_title() for panel in panels[:, 0]] == BLOCKS
+    assert [panel.get_ylabel() for panel in panels[0]] == HEADS
+    assert panels[0, 0].get_position().x0 < panels[1, 0].get_position().x0
+    assert panels[0, -1].get_xlabel() == "offset (pixels)"
 
 
 REPETITION = R.attention_patterns.repetition.values[0]
@@ -137,7 +146,7 @@ ABLATED, CHANGES = R.head_ablation.assign(accuracy_change=CHANGE), {"change": "a
 SPAN, LABEL = (min(REPETITION.min(), 0), max(REPETITION.max(), 0.2)), "repetition, CLS"
 # Result, values (layer, other), limits of the colours, label of the colour bar, and options.
 MATRICES = [
-    case(ABLATED, CHANGE.values, None, "change in accuracy", **CHANGES),
+    case(ABLATED, CHANGE.values, None, "change in accuracy (percentage points)", **CHANGES),
     case(R.activation_patching, R.activation_patching.transfer.values, None, "transfer"),
     case(R.attention_patterns, REPETITION, SPAN, LABEL, query="cls"),
 ]
@@ -221,7 +230,7 @@ LINES = {
     "lens": case(R.logit_lens, SCORES, "class score", example=1, classes=[0, 3]),
     "best classes": case(R.logit_lens, PREDICTED, "class score"),
     "lens accuracy": case(LENS, LENS_LINES, "fraction of images"),
-    "skips": case(SKIPS, EFFECTS, "change in accuracy"),
+    "skips": case(SKIPS, EFFECTS, "change in accuracy (percentage points)"),
     "norms": case(R.branch_norms, MEANS, "Euclidean norm (band: token range)"),
     "distance": case(DISTANCE, FAR, "attention distance (sides of the grid)"),
     "saliency": case(R.attention_saliency, BEST, "IoU of attention and mask"),
@@ -238,7 +247,7 @@ def test_lines_are_the_values_by_layer(name):
         np.testing.assert_allclose(line.get_ydata(), values.values)
     looks = {(str(line.get_color()), line.get_linestyle()) for line in drawn.values()}
     assert len(looks) == len(lines)
-    assert ("%" in label) == (ax.yaxis.get_major_formatter()(0.25) == "25")
+    assert ("%" in label or "percentage" in label) == (ax.yaxis.get_major_formatter()(0.25) == "25")
 
 
 def edges(band):
@@ -327,7 +336,10 @@ def test_orders_of_tokens_are_lines_without_missing_shares_on_one_scale():
     first, second = ax.panels
     assert first.get_ylim() == second.get_ylim() and second.get_ylim()[0] < -1.9
     random = [panel.containers[1].lines[0] for panel in ax.panels]
-    assert random[0].get_color() == random[1].get_color() != first.containers[0][0].get_color()
+    # Colour is the model, and line style the order.
+    assert random[0].get_color() == first.containers[0][0].get_color() != random[1].get_color()
+    assert random[0].get_linestyle() == random[1].get_linestyle()
+    assert random[0].get_linestyle() != first.containers[0][0].get_linestyle()
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["cls", "random", "new"]
 
 

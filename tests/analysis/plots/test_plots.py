@@ -17,7 +17,7 @@ from scipy import stats
 from study_parts import cka_result
 
 from vit_tf.analysis import plots
-from vit_tf.analysis.plots import primitives as naming
+from vit_tf.analysis.plots import primitives as naming, style
 from vit_tf.analysis.report.rendering import share_scales
 
 SITES = [f"block{block:02}/{site}" for block in range(3) for site in ("attention", "mlp")]
@@ -888,3 +888,33 @@ def test_a_divergence_is_drawn_from_0():
     values = abs(stitching.output_change) + 0.1
     ax = plots.plot_stitching(stitching.assign(output_change=values), change="output_change")
     assert ax.images[0].get_clim() == (0, float(values.max()))
+
+
+def test_a_model_has_one_colour_whichever_models_a_plot_shows():
+    both = style.line_colours(["ViT", "BiT"])
+    with style.fixed_colours(["ViT", "BiT", "BiT (2)"], single="BiT"):
+        alone = style.line_colours(["BiT: spatial tokens", "BiT (2)", "other", "copy"], ["copy"])
+        assert style.line_colours([""])[""] == both["BiT"]
+    assert alone["BiT: spatial tokens"] == both["BiT"]
+    assert len(set(alone.values()) | {both["ViT"]}) == 5 and alone["copy"] == "0.35"
+    assert style.line_colours(["BiT"])["BiT"] == both["ViT"]  # without fixed colours
+
+
+def test_colour_is_the_model_and_line_style_the_token():
+    def ratio(prefix):
+        values = np.ones((2, 5)) + np.arange(5)
+        coords = {"layer": ["block00/attention", "block00/mlp"]}
+        ratios = xr.DataArray(values, coords, ("layer", "token"))
+        return xr.Dataset({"norm_ratio": ratios, "cosine": ratios}, attrs={"prefix": prefix})
+
+    ax = plots.plot_skip_ratio_lines({"ViT": ratio(1), "GAP": ratio(0)})
+    look = {
+        line.get_label(): (line.get_color(), line.get_linestyle())
+        for line in ax.lines
+        if ":" in str(line.get_label())
+    }
+    cls, spatial = look["ViT: CLS token, attention"], look["ViT: spatial tokens, attention"]
+    other = look["GAP: spatial tokens, mlp"]
+    assert cls[0] == spatial[0] != other[0]
+    assert cls[1] != spatial[1] == other[1]
+    plt.close("all")

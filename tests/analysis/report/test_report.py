@@ -15,6 +15,7 @@ from study_parts import tested_claim
 
 from vit_tf.analysis.claims.claim import NotTested, PaperEffect
 from vit_tf.analysis.papers import raghu, walmer
+from vit_tf.analysis.report.claim_rows import decided_sentences
 from vit_tf.analysis.report.page import (
     LinkedPage,
     ModelSummary,
@@ -398,7 +399,7 @@ def test_values_that_json_lacks_are_an_error(tmp_path, png):
         _write(tmp_path / "report.html", [_figure(png, interactive=({"x": float("nan")},))])
 
 
-def test_what_is_not_measured_is_one_folded_line_with_its_reasons(tmp_path, png):
+def test_what_is_not_measured_is_one_table_with_its_reasons(tmp_path, png):
     left_out = [
         ("Figure 3: <heads>", ["CNN has no attention weights.", "Nor has <b>."]),
         ("Figure 4: distance", ["CNN has no attention weights."]),
@@ -407,15 +408,14 @@ def test_what_is_not_measured_is_one_folded_line_with_its_reasons(tmp_path, png)
     page = _write(tmp_path / "report.html", sections=[section], not_shown=left_out[:1])
     assert page.balanced
     words = " ".join(page.text.split())
-    line = "CNN has no attention weights. Nor has <b>."
+    assert "2 figures were not measured, or not for every model" in words
     assert (
-        f"Not measured: {line} CNN has no attention weights. Figure 3: <heads> Figure 4: dist"
-        in words
+        "Figure 3: <heads> CNN has no attention weights. Figure 4: distance Figure 3: <heads> "
+        "Nor has <b>. " in words
     )
-    assert f"Not shown: {line}" in words
     hrefs = [link["href"] for link in page.all("a")]
-    assert "#not-shown" in hrefs
-    assert "#not-shown" not in [a["href"] for a in _write(tmp_path / "b.html").all("a")]
+    assert "#not-measured" in hrefs
+    assert "#not-measured" not in [a["href"] for a in _write(tmp_path / "b.html").all("a")]
 
 
 def test_a_chapter_opens_with_its_result_and_a_figure_has_a_panel_for_each_model(tmp_path, png):
@@ -509,3 +509,25 @@ def test_measured_images_stand_with_their_labels_and_predictions(tmp_path):
     assert [span["title"] for span in guesses] == ["ViT", "BiT", "ViT"]
     assert ["wrong" in span["class"] for span in guesses] == [True, False, False]
     assert "<cat>✗dog91%✓<cat>50%hen30%" in "".join(page.text.split())
+
+
+def test_decided_claims_are_sentences_with_their_numbers(tmp_path):
+    points = tested_claim(0.2, 0.1, 0.25, statement="Skips matter.", models=("ViT",))
+    points = replace(points, claim=replace(points.claim, unit="difference in accuracy"))
+    rows = [
+        tested_claim(-0.3, -0.4, -0.06),
+        points,
+        tested_claim(0.01, -0.6, 0.7, statement="Undecided."),
+        tested_claim(0.3, 0.2, 0.4, statement="Two pairs."),
+        tested_claim(0.1, 0.08, 0.12, statement="Two pairs."),
+    ]
+    sentences = decided_sentences(rows)
+    assert [sentence.replace("\N{MINUS SIGN}", "-") for sentence in sentences] == [
+        "As in Raghu et al. (2021): Two pairs. Difference in CKA, trained minus untrained: "
+        "0.1 to 0.3 for 2 of 2 sets of models.",
+        "As in Raghu et al. (2021): Skips matter. Difference in accuracy (percentage points), "
+        "trained minus untrained: 20 (95 % CI 10 to 25) for ViT.",
+        "Opposite to Raghu et al. (2021): Lower and upper layers are alike. Difference in CKA, "
+        "trained minus untrained: -0.3 (95 % CI -0.4 to -0.06).",
+    ]
+    assert decided_sentences(rows, most=2) == [sentences[0], sentences[2]]

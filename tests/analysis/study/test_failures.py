@@ -13,9 +13,9 @@ import xarray as xr
 from study_models import study_model_of
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.claims.claim import NotTested, claim
+from vit_tf.analysis.claims.claim import NotTested, Tested, claim
 from vit_tf.analysis.engine.failures import NO_MEMORY, explain
-from vit_tf.analysis.papers.chapters import STRUCTURE
+from vit_tf.analysis.papers.chapters import LOCALITY, STRUCTURE
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.report import rendering
 from vit_tf.analysis.report.drawing import Drawer, draw
@@ -54,7 +54,8 @@ ERRORS = {
 }
 
 
-RAISED = []  # no part of a function, with whose values results are keyed
+# No parts of functions, with whose values results are keyed: what is raised, and what was measured.
+RAISED, MEASURED = [], []
 
 
 def raises(error):
@@ -180,6 +181,80 @@ def test_a_full_disk_stops(tmp_path, monkeypatch):
 def test_only_failures_are_one_error(tmp_path):
     with pytest.raises(ValueError, match=r"Expected a figure that applies .* it broke"):
         write([make_figure("bad", raises(RuntimeError("it broke")))], tmp_path)
+
+
+def test_a_report_measures_the_leading_figures_and_lists_the_others(tmp_path):
+    """The claim of a figure that is left for later is tested if its results are measured."""
+    MEASURED.clear()
+
+    def make(name):
+        def measure():
+            MEASURED.append(name)
+            return result()
+
+        return measure
+
+    def claim_about(*names):
+        def estimator(*values):
+            """A claim.
+
+            Its value.
+            """
+            return share(float(values[0][1]), 10)
+
+        inputs = " ".join(f"{name}.{{vit}}" for name in names)
+        options = {"name": "-".join(names), "beyond_untrained": False}
+        return claim(inputs, "Figure 1", "value", "above", 0.1, **options)(estimator)
+
+    figures = [
+        make_figure("first", make("first"), claims=[claim_about("first")]),
+        make_figure("second", make("second"), claims=[claim_about("second", "first")]),
+        make_figure("third", make("third"), claims=[claim_about("first", "other")]),
+        make_figure("other", make("other"), chapter=LOCALITY),
+    ]
+    reports = [
+        write_figures(
+            figures,
+            [MODEL],
+            DATA,
+            tmp_path,
+            numbers=numbers,
+            command=lambda numbers: "add " + ",".join(numbers),
+            title="Later",
+        )
+        for numbers in (["main"], ["main", "third"], ["all"])
+    ]
+    page = reports[0].path.read_text("utf-8")
+    assert [set(report.results) for report in reports] == [
+        {"first.vit", "other.vit"},
+        {"first.vit", "third.vit", "other.vit"},
+        {"first.vit", "second.vit", "third.vit", "other.vit"},
+    ]
+    assert MEASURED == ["first", "other", "third", "second"]  # none is measured twice
+    assert [[row.name for row in report.claims] for report in reports] == [
+        ["first", "first-other"],
+        ["first", "first-other"],
+        ["first", "second-first", "first-other"],
+    ]
+    assert all(isinstance(row, Tested) for report in reports for row in report.claims)
+    assert "more figure" not in page  # of the last report, which draws all
+
+
+def test_the_page_shows_how_to_add_the_figures_that_it_leaves_out(tmp_path):
+    figures = [make_figure("first"), make_figure("second"), make_figure("third")]
+    report = write_figures(
+        figures,
+        [MODEL],
+        DATA,
+        tmp_path,
+        numbers=["main"],
+        command=lambda numbers: "add " + ",".join(numbers),
+        title="Later",
+    )
+    page = report.path.read_text("utf-8")
+    assert "2 more figures, not measured by default" in page
+    assert "<code>add main,second,third</code>" in page
+    assert len(list((tmp_path / "figures").glob("*.png"))) == 1
 
 
 def test_what_failed_is_made_by_the_next_run(tmp_path):

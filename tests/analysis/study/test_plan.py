@@ -10,7 +10,14 @@ from study_parts import EVERYTHING
 from vit_tf import TokenGrid
 from vit_tf.analysis.papers.raghu.section7_tokens import localization_of, ridge_probe_of
 from vit_tf.analysis.study.data import Data
-from vit_tf.analysis.study.figure import all_figures, lookup_figures, plan, without_failures
+from vit_tf.analysis.study.figure import (
+    all_figures,
+    by_figure,
+    lookup_figures,
+    plan,
+    select_pictures,
+    without_failures,
+)
 from vit_tf.analysis.study.models import NotApplicable
 from vit_tf.features.structure import spread
 
@@ -220,8 +227,34 @@ def test_figures_are_chosen_by_number():
     assert lookup_figures(["1"])[0].reference == "Figures 1 and B.1"
     assert lookup_figures(["2"])[0].reference == "Figure 2"
     assert lookup_figures(["W.T6"])[0].reference == "Table 6"
+    assert lookup_figures(["main"]) == lookup_figures(["all", "1"]) == list(all_figures())
     with pytest.raises(ValueError, match=r"figures .*Received: 99"):
         lookup_figures(["1", "99"])
+
+
+@pytest.mark.parametrize("models", [[CNN], [VIT], [CNN, VIT], [PLACELESS]])
+def test_by_default_each_chapter_has_one_figure(models):
+    pictures, _ = plan(all_figures(), models, EVERYTHING)
+    drawn, later = select_pictures(pictures, ["main"])
+    chapters = {picture.figure.chapter for picture in pictures}
+    leading = by_figure(drawn)
+    assert len(leading) == len(chapters)
+    assert {group[0].figure.chapter for group in leading} == chapters
+    assert len(later) == len(by_figure(pictures)) - len(chapters)
+    # What the first screen shows comes before the rest.
+    with_overview = {p.figure.chapter for p in pictures if p.figure.overview}
+    assert {g[0].figure.chapter for g in leading if g[0].figure.overview} == with_overview
+    assert select_pictures(pictures, ["all"]) == (pictures, [])
+
+
+def test_figures_are_added_to_the_leading_ones_by_number():
+    pictures, _ = plan(all_figures(), [CNN, VIT], EVERYTHING)
+    names = [
+        {picture.name for picture in select_pictures(pictures, numbers)[0]}
+        for numbers in (["main"], ["main", "6", "W.23"])
+    ]
+    added = {"receptive-field-cnn", "receptive-field-vit", "residual-cka-vit"}
+    assert names[1] - names[0] == added and names[0] < names[1]
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,13 @@ def filled(name):
     return model
 
 
-# All but a ViT and a ResNet, which differ in their figures: the others take up to a minute each.
-OTHERS = tuple(name for name in MAKERS if name not in ("ViT", "BiT"))
-ALL_VALUES = ("ViT", "functional ViT")  # of the others with -m long, which takes an hour
+# A ViT and a ResNet differ in their figures; of the networks of keras.applications, whose layers
+# are all found in one way, one is slow and the others are long.
+LAYERS_MARKS = dict.fromkeys(
+    ("GAP ViT", "Mixer", "functional ViT", "KerasHub ViT", "MobileNetV2"), pytest.mark.slow
+)
+LAYERS_MARKS |= dict.fromkeys(("ResNet50", "ConvNeXtTiny", "EfficientNetB0"), pytest.mark.long)
+ALL_VALUES = ("ViT",)  # the others take an hour
 
 
 def marked(marks):
@@ -58,7 +62,7 @@ def marked(marks):
     return [pytest.param(name, marks=marks.get(name, ())) for name in MAKERS]
 
 
-@pytest.mark.parametrize("name", marked(dict.fromkeys(OTHERS, pytest.mark.slow)))
+@pytest.mark.parametrize("name", marked(LAYERS_MARKS))
 def test_the_code_of_every_figure_reads_the_layers_of_the_figure(name, tmp_path):
     unequal, count = compare_layers(MAKERS[name](), tmp_path)
     assert unequal == {} and count >= 8

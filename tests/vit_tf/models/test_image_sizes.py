@@ -93,7 +93,14 @@ def test_fit_and_evaluate_refuse_them_too(name):
             call(of_unknown_size(images, labels), verbose=0)
 
 
-@pytest.mark.parametrize("name", ["mixer", *(pytest.param(n, marks=SLOW) for n in MODELS[:-1])])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mixer",
+        *(pytest.param(n, marks=SLOW) for n in ("vit", "hybrid")),
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("rotary", "beit", "clip", "siglip")),
+    ],
+)
 def test_data_of_unknown_static_size_give_what_arrays_give(models, name):
     model, images = models[name], images_of(32, 32)
     data = of_unknown_size(images)

@@ -117,8 +117,17 @@ def test_what_xla_cannot_compile_raises():
         model.train_on_batch(*batch())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+# A hybrid is made of the layers of a BiT and a ViT, a CLIP of those of a ViT.
+ALIKE = ("hybrid gap", "clip")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in ALIKE else pytest.mark.slow)
+        for name in MODELS
+    ],
+)
 def test_training_equals_that_without_xla(name):
     expected, losses = trained(name, False)
     actual, under_xla = trained(name, True)

@@ -39,7 +39,7 @@ def test_a_run_of_a_killed_process_resumes_in_another(tmp_path):
 
     def work(step, number):
         line = [sys.executable, WORKER, "every", folder, str(step), str(int(number))]
-        done = subprocess.run(line, capture_output=True, text=True)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=600)
         assert done.returncode == -number, done.stderr[-3000:]
 
     weights, history = run("every", tmp_path / "whole", save_every=3)

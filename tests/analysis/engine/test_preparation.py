@@ -1,4 +1,4 @@
-"""What a measurement declares: roles by the types of its parameters, whatever their names."""
+"""The border of a measurement: `prepare` and its kin, and how a measurement is registered."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 import tensorflow as tf
 import xarray as xr
 from paths import ROOT
-from public_measurements import PACKAGES
+from public_measurements import PACKAGES, public_measurements
 from tiny_models import tiny_vit
 
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis import engine
-from vit_tf.analysis.engine.stream import as_dataset, one_pass
-from vit_tf.analysis.heads.attention_distance import num_attended
+from vit_tf.analysis.engine.stream import one_pass
 from vit_tf.data.any_images import batch_images
+from vit_tf.features.layers import KINDS
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (8, 16, 16, 3)).astype("float32")
 LABELS = np.arange(8) % 3
@@ -32,117 +32,75 @@ def vit() -> keras.Model:
     return tiny_vit()
 
 
-@engine.measurement("scores", keep_order=True)
-def arguments(
-    net: engine.Model,
-    pictures: engine.Images,
-    fitted_on: engine.LabelledImages,
-    names: engine.Classes | None = None,
-    how_many: engine.NumClasses | None = None,
-    head: engine.Scores = "logits",
-) -> dict:
-    """The arguments as a measurement gets them."""
-    return dict(locals())
+PIXELS = (IMAGES * 127.5 + 127.5).round().astype("uint8")
 
 
-@engine.measurement("skips", rival="block_heads")
-def two_models(
-    rival: engine.Model,
-    pictures: engine.Images,
-    other: engine.Model | None = None,
-    where: engine.Block = "block01",
-) -> tuple:
-    return rival, other
-
-
-@engine.measurement("attention")
-def of_each(nets: engine.Models, pictures: engine.Images) -> dict:
-    return nets
-
-
-def test_arguments_are_prepared_by_their_types(vit):
-    pixels = (IMAGES * 127.5 + 127.5).round().astype("uint8")
-    given = arguments(vit, pixels, (pixels[:4], LABELS[:4]))
-    (pictures,) = as_dataset(given["pictures"])
-    ((fitted_on, labels),) = as_dataset(given["fitted_on"])
+def test_models_and_images_are_prepared_with_scores_and_labels(vit):
+    features, batches = engine.prepare(vit, PIXELS, kind="scores", keep_order=True)
+    ((pictures,)) = list(batches)
     np.testing.assert_allclose(pictures, IMAGES, atol=0.005)
-    np.testing.assert_allclose(fitted_on, IMAGES[:4], atol=0.005)
+    layer = engine.score_layer(features)
+    np.testing.assert_allclose(features(pictures)[layer], vit(pictures), rtol=1e-5)
+    given = {"train": (PIXELS[:4], LABELS[:4]), "test": (PIXELS, LABELS)}
+    _, (train, test), num_classes = engine.prepare_labelled(vit, given, None, keep_order=True)
+    ((images, labels),) = train
+    np.testing.assert_allclose(images, IMAGES[:4], atol=0.005)
     np.testing.assert_array_equal(labels, LABELS[:4])
-    assert given["head"] in given["net"].facts.layers and given["how_many"] == 3
-    scores = np.asarray(given["net"](pictures)[given["head"]])
-    assert set(given["names"]) == set(scores.argmax(axis=1))
-    named = arguments(vit, pictures=pixels, fitted_on=(pixels, LABELS), names=2, how_many=5)
-    assert named["names"] == [2] and named["how_many"] == 5
-    with pytest.raises(ValueError, match=r"fitted_on .*without labels"):
-        arguments(vit, pixels, pixels)
+    assert num_classes == 3 and sum(len(images) for images, _ in test) == 8
+    assert engine.prepare_labelled(vit, given, 5)[2] == 5
+    with pytest.raises(ValueError, match=r"test .*without labels"):
+        engine.prepare_labelled(vit, given | {"test": PIXELS}, None)
     with pytest.raises(ValueError, match="second model comes after"):
-        arguments(vit, vit, (pixels, LABELS))
+        engine.prepare_sets(vit, {"images": vit})
+    with pytest.raises(ValueError, match=r"Expected images .*without labels"):
+        engine.prepare(vit, PIXELS, labelled=True)
+
+
+def test_images_are_read_in_a_random_order_unless_the_result_has_a_row_for_each(vit):
+    order = np.random.default_rng(0).permutation(8)
+    for keep_order, expected in ((True, IMAGES), (False, IMAGES[order])):
+        _, batches = engine.prepare(vit, IMAGES, keep_order=keep_order)
+        np.testing.assert_array_equal(np.concatenate(list(batches)), expected)
 
 
 def test_every_model_reads_its_own_kind_and_block(vit):
-    heads, sums = two_models(vit, IMAGES, vit)
+    heads = engine.read_model(vit, "block_heads", block="block01")
     assert [tap for tap in heads.facts.layers if "heads" in tap] == ["block01/attention/heads"]
+    sums = engine.read_model(vit, "skips")
     assert {tap.rpartition("/")[2] for tap in sums.facts.layers} == {"skip", "branch"}
-    heads, _ = two_models(vit, IMAGES, where="block00")
-    assert [tap for tap in heads.facts.layers if "heads" in tap] == ["block00/attention/heads"]
-    named = of_each({"first": vit, "second": vit}, IMAGES)
-    assert list(named) == ["first", "second"]
-    weights = tuple(f"block0{number}/attention/weights" for number in range(2))
-    assert named["second"].facts.layers == weights
+    assert engine.read_model(vit, "skips") is sums
+    (first, second), (batches,) = engine.prepare_images([heads, sums], {"images": PIXELS})
+    assert (first.facts.layers, second.facts.layers) == (heads.facts.layers, sums.facts.layers)
+    np.testing.assert_allclose(
+        np.sort(np.ravel(next(iter(batches)))), np.sort(np.ravel(IMAGES)), atol=0.005
+    )
 
 
-@pytest.mark.slow
-def test_a_renamed_parameter_of_a_measurement_of_this_package_changes_nothing(vit):
-    function = inspect.unwrap(analysis.attention_distance)
-
-    def renamed(anything: engine.Model, x: engine.Images, places: engine.Grid | None = None):
-        return function(anything, x, places)
-
-    pixels = (IMAGES * 127.5 + 127.5).round().astype("uint8")
-    expected = analysis.attention_distance(vit, pixels, (2, 2), layers="block01/*")
-    declare = engine.one_pass_measurement("attention", num_tokens=num_attended)
-    found = declare(renamed)(vit, x=pixels, places=(2, 2), layers="block01/*")
-    xr.testing.assert_identical(found, expected)
-
-
-def test_activations_by_layer_take_the_place_of_a_model(vit):
-    @engine.measurement()
-    def shapes(anything: engine.Model, pairs: engine.LabelledImages) -> dict:
-        ((rows, labels),) = pairs
-        return {name: x.shape for name, x in anything(rows).items()}, labels
-
-    layers = {"a": np.zeros((8, 2, 3)), "b": np.zeros((8, 5))}
-    found, labels = shapes(layers, LABELS)
-    assert found == {"a": (8, 2, 3), "b": (8, 5)}
-    np.testing.assert_array_equal(np.sort(labels), np.sort(LABELS))
+def test_activations_by_layer_take_the_place_of_a_model():
+    layers = {"a": np.arange(48.0).reshape(8, 2, 3), "b": np.zeros((8, 5))}
+    features, batches = engine.prepare(layers, LABELS, keep_order=True)
+    ((rows, labels),) = batches
+    found = features(rows)
+    np.testing.assert_array_equal(found["a"], layers["a"])
+    assert found["b"].shape == (8, 5)
+    np.testing.assert_array_equal(labels, LABELS)
+    with pytest.raises(ValueError, match="activations at hand"):
+        engine.prepare(layers, IMAGES)
+    (x, y), batches = engine.prepare_pair({"a": layers["a"]}, None, {"b": layers["b"]})
+    (rows,) = batches
+    assert x(rows)["a"].shape == (8, 2, 3) and y(rows)["b"].shape == (8, 5)
 
 
-def test_a_declaration_is_checked_when_it_is_made():
-    with pytest.raises(ValueError, match=r"nothing whose type is engine.Model"):
-
-        @engine.measurement()
-        def nothing(features, images):
-            return features, images
-
-    with pytest.raises(ValueError, match=r"kinds of the models of one, net\. Received: features"):
-
-        @engine.measurement(features="skips")
-        def one(net: engine.Model):
-            return net
-
-    with pytest.raises(ValueError, match="one parameter of twice to be the scores"):
-
-        @engine.measurement()
-        def twice(net: engine.Model, a: engine.Scores, b: engine.Scores):
-            return net, a, b
-
-
-@engine.one_pass_measurement()
-def mean_activation(
-    net: engine.Model, rival: engine.Model | None, x: engine.Images, power: int = 1
-) -> engine.Statistic:
+@engine.measurement(arguments="{model}, {other}, {images}")
+def mean_activation(net, rival, x, power: int = 1, *, layers=None, detail=None) -> xr.DataArray:
     """The mean of a power of the activations of each layer of one model or two."""
+    features, batches = engine.prepare_pair(net, x, rival, layers=layers, detail=detail)
+    statistic = mean_activation_statistic(*features, power=power)
+    return engine.evaluate(statistic, batches, *features)
 
+
+@engine.statistic_of(mean_activation)
+def mean_activation_statistic(net, rival=None, power: int = 1) -> engine.Statistic:
     def step(images, *taps):
         means = {
             f"{number} {name}": tf.reduce_sum(tf.reduce_mean(values**power, axis=[1, 2]))
@@ -158,7 +116,7 @@ def mean_activation(
     return engine.Statistic(step, finish)
 
 
-def test_one_definition_is_a_call_and_a_statistic_of_a_shared_pass(vit):
+def test_a_measurement_is_a_call_and_a_statistic_of_a_shared_pass(vit):
     layers = "block0?/mlp/sum"
     expected = {
         name: np.mean(np.asarray(x, np.float64) ** 2)
@@ -174,14 +132,10 @@ def test_one_definition_is_a_call_and_a_statistic_of_a_shared_pass(vit):
     assert mean_activation.statistic(features, None) is not statistic
     totals = one_pass({"mean": (statistic, features)}, batch_images(IMAGES))
     xr.testing.assert_identical(statistic.finish(totals["mean"]), alone)
-    names = list(inspect.signature(mean_activation.statistic).parameters)
-    assert names == ["net", "rival", "power"]
-    names = list(inspect.signature(mean_activation).parameters)
-    assert names == ["net", "rival", "x", "power", "layers", "detail"]
     with pytest.raises(TypeError, match=r"mean_activation\(\) missing .* 'x'"):
         mean_activation(vit, None)
-    with pytest.raises(TypeError, match=r"mean_activation\(\) .* 'layer'. Did you mean layers\?"):
-        mean_activation(vit, None, IMAGES, layer="block01")
+    with pytest.raises(TypeError, match=r"mean_activation\(\) .* 'layerz'. Did you mean layers\?"):
+        mean_activation(vit, None, IMAGES, layerz="block01")
 
 
 def test_the_definition_of_the_guide_suffices(vit):
@@ -218,6 +172,17 @@ def test_the_printed_call_follows_from_the_declaration():
         analysis.object_clustering.declaration.expression(1, "objects", num_clusters=80)
         == "analysis.object_clustering({model}, objects, num_clusters=80)"
     )
+
+
+@pytest.mark.parametrize("name", public_measurements())
+def test_signatures_show_how_layers_are_chosen(name):
+    measure = getattr(analysis, name)
+    if not hasattr(measure, "declaration"):
+        return
+    parameters = inspect.signature(measure).parameters
+    assert parameters["layers"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert name == "stitching" or parameters["detail"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert measure.kind in KINDS and measure.declaration.name == name
 
 
 def test_every_measurement_has_its_line_in_the_public_stub():

@@ -1,0 +1,349 @@
+"""The border of every measurement: models become features, and images become batches.
+
+The first line of a measurement calls `prepare`, for one model and its images, or one of the other
+functions: `prepare_sets` and `prepare_labelled` for several sets of images, `prepare_pair` for two
+models or activations, `read_model` and `prepare_images` for anything else.
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import vit_tf
+from vit_tf.data.any_images import (
+    ImagesLike,
+    as_images,
+    is_raw,
+    size_of_floats,
+    with_channel_axis,
+)
+from vit_tf.data.batches import explained_batches
+from vit_tf.data.equal_batches import IN_ORDER, RANDOM, batch_arrays
+from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
+from vit_tf.features.conversion import (
+    LayerSelection,
+    ModelLike,
+    as_features,
+    as_selection,
+    require_model,
+    select_features,
+)
+from vit_tf.features.features import Features
+from vit_tf.features.function_features import features_from_arrays
+from vit_tf.features.layers import KINDS, Detail
+from vit_tf.features.preprocessed import with_own_preprocessing
+from vit_tf.torch_models import is_torch_module
+from vit_tf.training.evaluation import require_classes_of
+
+from .call_forms import split_examples
+from .class_scores import num_scored_classes
+from .stream import first_batch
+from .traces import keep
+
+Batches: TypeAlias = tf.data.Dataset
+
+
+def prepare(
+    model: ModelLike,
+    images: ImagesLike | None,
+    *,
+    kind: str = "representations",
+    layers: LayerSelection = None,
+    detail: Detail = None,
+    scores: str | None = None,
+    keep_order: bool = False,
+    labelled: bool = False,
+    masked: bool = False,
+    any_size: bool = False,
+) -> tuple[Features, Batches]:
+    """The features of a model, and the batches of images that they are called on.
+
+    Args:
+        model: a model in any form, or `{layer: array}`, activations at hand.
+        images: images in any form; for activations, None or labels of shape (example,).
+        kind: which layers are read, a key of `vit_tf.features.layers.KINDS`. If it includes class
+            scores, `features.facts.scores` names their layer.
+        layers, detail: the choice of the caller, as in `vit_tf.analysis`.
+        scores: the layer of the class scores, if the caller names it.
+        keep_order: whether the result has a row for each image. Folders, lists and arrays are
+            otherwise read in a random order with a seed.
+        labelled: whether images must have labels.
+        masked: whether images have masks of objects. They are resized and not cropped, so that the
+            masks still apply.
+        any_size: whether images keep their size, which is not that of the model.
+
+    Raises:
+        ValueError: for a model without such layers, and for images in a form that is not known or
+            without labels that are needed.
+    """
+    # Rows that hold all activations side by side take the place of the images.
+    if isinstance(model, Mapping):
+        _require_eager()
+        labels: Any = images
+        if isinstance(labels, tuple) or (labels is not None and np.ndim(labels) != 1):
+            require_model(model)  # raises for activations, with advice
+        rows, (features,) = features_from_arrays(model)
+        examples = rows if labels is None else (rows, np.asarray(labels))
+        return features, batch_arrays(examples, IN_ORDER if keep_order else RANDOM)
+    features = read_model(model, kind, layers, detail, images=images)
+    (features,), (batches,) = prepare_images(
+        [features],
+        {"images": images},
+        scores=[scores] if KINDS[kind].with_scores else (),
+        keep_order=keep_order,
+        labelled=["images"] if labelled else (),
+        masked=masked,
+        any_size=any_size,
+    )
+    return features, batches
+
+
+def prepare_sets(
+    model: ModelLike,
+    data: Mapping[str, ImagesLike],
+    *,
+    kind: str = "representations",
+    layers: LayerSelection = None,
+    detail: Detail = None,
+    keep_order: bool = False,
+) -> tuple[Features, list[Batches]]:
+    """As `prepare`, for several sets of images by name; batches are in the order of the sets."""
+    features = read_model(model, kind, layers, detail, images=next(iter(data.values()), None))
+    (features,), sets = prepare_images([features], data, keep_order=keep_order)
+    return features, sets
+
+
+def prepare_labelled(
+    model: ModelLike,
+    data: Mapping[str, ImagesLike],
+    num_classes: int | None,
+    *,
+    kind: str = "representations",
+    layers: LayerSelection = None,
+    detail: Detail = None,
+    keep_order: bool = False,
+) -> tuple[Features, list[Batches], int]:
+    """As `prepare_sets`, for images with labels, and the number of classes.
+
+    Without a set "test", one of five images of the set "train" is a test image. By default, the
+    number of classes is that of the labels of arrays, of the class names of a data set, or of the
+    model, in this order.
+    """
+    features = read_model(model, kind, layers, detail, images=data.get("train"))
+    given = {name: images for name, images in data.items() if images is not None}
+    models, sets = _convert_images([features], given, given, keep_order, num_classes=num_classes)
+    if list(given) == ["train"] and "test" in data:
+        sets = split_examples(sets[0])
+    num_classes = _count_classes(models[0], sets) if num_classes is None else num_classes
+    return models[0], [_as_batches(images, keep_order) for images in sets], num_classes
+
+
+def prepare_pair(
+    model_x: ModelLike,
+    images: ImagesLike | None,
+    model_y: ModelLike | None,
+    *,
+    kind: str = "representations",
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> tuple[list[Features], Batches]:
+    """As `prepare`, for one model or two on the same images, or for activations without images."""
+    models = [model for model in (model_x, model_y) if model is not None]
+    if any(isinstance(model, Mapping) for model in models):
+        _require_eager()
+        if images is not None:
+            raise ValueError(
+                "Expected no images with activations: f({name: array}), or "
+                "f({name: array}, features_y={name: array}). "
+                f"Received: images={type(images).__name__}"
+            )
+        rows, features = features_from_arrays(*models)
+        return list(features), batch_arrays(rows, RANDOM)
+    read = [read_model(model, kind, layers, detail, images=images) for model in models]
+    features, (batches,) = prepare_images(read, {"images": images})
+    return features, batches
+
+
+def read_model(
+    model: ModelLike,
+    kind: str,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+    block: str = "block00",
+    images: ImagesLike | None = None,
+) -> Features:
+    """The layers that a measurement reads, kept with the model for its next call.
+
+    Args:
+        model: a model in any form.
+        kind, layers, detail: as for `prepare`.
+        block: name of the block, for the kind `"block_heads"`.
+        images: images in any form; floats of one size are the images that a PyTorch module is read
+            for, where it takes them.
+    """
+    _require_eager()
+    if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
+        model = vit_tf.load(model)
+    patterns = None if layers is None else as_selection(layers)
+
+    def select() -> Features:
+        # Measurements of other kinds of layers are made of the same trace of the model.
+        size = size_of_floats(images) if is_torch_module(model) and images is not None else None
+        whole = keep(model, ("features",), partial(as_features, model, size))
+        return select_features(whole, kind, patterns, block, detail)
+
+    return keep(model, ("layers", kind, patterns, block, detail), select)
+
+
+def prepare_images(
+    models: Sequence[Features],
+    data: Mapping[str, ImagesLike | None],
+    *,
+    scores: Sequence[str | None] = (),
+    keep_order: bool = False,
+    labelled: Collection[str] = (),
+    masked: bool = False,
+    any_size: bool = False,
+) -> tuple[list[Features], list[Batches]]:
+    """Batches of each set of images, and the features of each model to call on all of them.
+
+    If models differ in their preprocessing, the returned features all take the same images.
+
+    Args:
+        models: the features of each model.
+        data: images by the names that errors show.
+        scores: the layer of the class scores of the last models, None for their own.
+        keep_order, masked, any_size: as for `prepare`.
+        labelled: names of the sets that must have labels.
+    """
+    features, sets = _convert_images(models, data, labelled, keep_order, masked, any_size)
+    show = partial(first_batch, sets[0]) if sets else None
+    for position, requested in enumerate(scores, start=len(features) - len(scores)):
+        key = "class scores", requested
+        own = features[position]
+        features[position] = keep(own, key, partial(own.read_scores, requested, show))
+        # A data set that names its classes has the model's classes, in their order.
+        for images in (x for name, x in zip(data, sets, strict=True) if name in labelled):
+            if getattr(images, "class_names", None):
+                with_scores = features[position]
+                layer = score_layer(with_scores, requested)
+                num_classes = num_scored_classes(with_scores, images, layer)
+                require_classes_of(with_scores.facts.class_names or None, num_classes, images)
+    return features, [_as_batches(images, keep_order) for images in sets]
+
+
+def score_layer(features: Features, requested: str | None = None) -> str:
+    """The layer of class scores of prepared features: `requested`, if it holds no probabilities."""
+    scores = features.facts.scores
+    return scores.layer if scores else requested or "logits"
+
+
+def _require_eager() -> None:
+    """Raises a `ValueError` inside a `tf.function`."""
+    if tf.inside_function():
+        raise ValueError(
+            "Expected a measurement to be called outside of a tf.function, as it iterates over "
+            "images and returns arrays. Received: a call inside of one"
+        )
+
+
+def _convert_images(
+    models: Sequence[Features],
+    data: Mapping[str, ImagesLike | None],
+    labelled: Collection[str],
+    keep_order: bool,
+    masked: bool = False,
+    any_size: bool = False,
+    *,
+    num_classes: int | None = None,
+) -> tuple[list[Features], list[Any]]:
+    """The features, and each set of images as the arrays or data set that they take, checked."""
+    for name, images in data.items():
+        if images is None:
+            raise ValueError(
+                f"Expected images, which a model is measured on. Received: {name}=None"
+            )
+        if isinstance(images, keras.Model):
+            raise ValueError(
+                "Expected images; a second model comes after them: cka(model, images, other). "
+                f"Received: {name}={images.name!r}, a model"
+            )
+    # Raw images are decoded, resized and normalised as the models declare.
+    preprocessing: Any = None
+    if any(map(is_raw, data.values())):
+        by_position, preprocessing = with_own_preprocessing(dict(enumerate(models)), data.values())
+        models = list(by_position.values())
+    if preprocessing and (any_size or masked):
+        preprocessing = preprocessing.squeezed()
+    if preprocessing and any_size:
+        preprocessing = replace(preprocessing, size=None)
+    shapes = {features.facts.input_shape or () for features in models}
+    shapes = {shape for shape in shapes if len(shape) in (3, 4)}
+    sets = []
+    for name, images in data.items():
+        for shape in shapes:
+            images = with_channel_axis(images, shape[1:])
+        images = as_images(images, preprocessing, IN_ORDER if keep_order else RANDOM)
+        if name in labelled:
+            require_labelled(name, images, num_classes)
+        sets.append(images)
+    return list(models), sets
+
+
+def _as_batches(images: Any, keep_order: bool) -> Batches:
+    """Images that are arrays or tuples of arrays as batches."""
+    if isinstance(images, tf.data.Dataset):
+        return images
+    return batch_arrays(images, IN_ORDER if keep_order else RANDOM)
+
+
+def require_labelled(name: str, images: Any, num_classes: int | None = None) -> None:
+    """Raises a `ValueError` for images without labels, or with what are no labels."""
+    if isinstance(images, tf.data.Dataset):
+        spec = images.element_spec
+        # Folders without classes, and lists of files, have labels of -1 and no names.
+        if isinstance(spec, tuple) and getattr(images, "class_names", None) != ():
+            _require_pairs(name, spec)
+            require_label_type(spec[1], num_classes, name)
+            return
+    elif isinstance(images, tuple) and len(images) > 1:
+        _require_pairs(name, images)
+        require_labels(np.asarray(images[1]), num_classes, name, count=len(images[0]))
+        return
+    raise ValueError(
+        f"Expected {name} to be images with labels: a pair of arrays (images, labels), a "
+        "tf.data.Dataset of such pairs, or a folder with a folder of images for each class. "
+        "Received: images without labels"
+    )
+
+
+def _require_pairs(name: str, parts: Sequence[Any]) -> None:
+    """Raises a `ValueError` for more than images and labels, arrays or their specs."""
+    if len(parts) > 2:
+        others = ", ".join(f"{part.dtype} of shape {part.shape}" for part in parts[2:])
+        raise ValueError(
+            f"Expected {name} to be (images, labels), or (images, labels, weights) with a weight "
+            f"for each image, which measurements leave out. Received: {len(parts)} parts, after "
+            f"images and labels {others}"
+        )
+
+
+def _count_classes(features: Features, sets: Sequence[Any]) -> int:
+    """The number of classes: that of the labels, of the data set or of the model."""
+    arrays = [np.asarray(images[1]) for images in sets if isinstance(images, tuple)]
+    if arrays:
+        return count_classes(np.concatenate(arrays))
+    for images in sets:
+        if names := getattr(images, "class_names", None):
+            require_classes(len(names))
+            return len(names)
+    if features.facts.num_classes:
+        return features.facts.num_classes
+    labels = [np.asarray(batch[1]) for images in sets for batch in explained_batches(images)]
+    return count_classes(np.concatenate(labels))
