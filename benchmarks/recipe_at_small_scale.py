@@ -4,8 +4,9 @@
 
 Both sides train a ViT of equal size on the same images in random order, mirrored at random, with
 AdamW, gradients clipped to norm 1, linear warm-up of a tenth of the steps and a cosine to 0. The
-output is one line of JSON for each run (side, seed, accuracies after each epoch), and in the end
-the mean and the standard deviation over seeds. It needs timm and torch.
+output is one line of JSON for each run (side, seed, training loss and test accuracy of each epoch),
+and in the end the mean and the standard deviation of the last accuracies over seeds. It needs timm
+and torch.
 """
 
 import argparse
@@ -27,7 +28,7 @@ SIDE, RATE, WEIGHT_DECAY = 32, 1e-3, 0.1
 
 
 def train_here(data, num_classes, epochs, seed, folder):
-    """Test accuracies after each epoch, in this package."""
+    """Training losses and test accuracies of each epoch, in this package."""
     keras.utils.set_random_seed(seed)
     model = vit_tf.ViT(
         (SIDE, SIDE, 3), num_classes=num_classes, pooling="gap", activation="gelu_tanh", **SIZE
@@ -41,7 +42,8 @@ def train_here(data, num_classes, epochs, seed, folder):
         epsilon=1e-8,
         seed=seed,
     )
-    return vit_tf.train(model, recipe, *data, folder, verbose=0)["val_accuracy"]
+    history = vit_tf.train(model, recipe, *data, folder, verbose=0)
+    return history["loss"], history["val_accuracy"]
 
 
 def train_timm(data, num_classes, epochs, seed):
@@ -83,9 +85,10 @@ def train_timm(data, num_classes, epochs, seed):
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     flipped = vit_tf.data.augment(train, num_classes, flip=True, seed=seed)
-    accuracies = []
+    losses, accuracies = [], []
     for _ in range(epochs):
         model.train()
+        total, count = 0.0, 0
         for images, labels in flipped.as_numpy_iterator():
             inputs = torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
             loss = torch.nn.functional.cross_entropy(model(inputs), torch.from_numpy(labels))
@@ -94,6 +97,8 @@ def train_timm(data, num_classes, epochs, seed):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
+            total, count = total + loss.item() * len(labels), count + len(labels)
+        losses.append(total / count)
         model.eval()
         correct = []
         with torch.no_grad():
@@ -101,7 +106,7 @@ def train_timm(data, num_classes, epochs, seed):
                 scores = model(torch.from_numpy(images.transpose(0, 3, 1, 2).copy()))
                 correct.append(scores.argmax(1).numpy() == labels)
         accuracies.append(float(np.concatenate(correct).mean()))
-    return accuracies
+    return losses, accuracies
 
 
 def main():
@@ -111,7 +116,9 @@ def main():
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--take", type=int, help="number of training images (default: all)")
+    parser.add_argument(
+        "--take", type=int, help="training images, and a fifth as many for the test"
+    )
     options = parser.parse_args()
     last = {"vit_tf": [], "timm": []}
     for seed in range(options.seeds):
@@ -121,15 +128,16 @@ def main():
             image_size=SIDE,
             batch_size=options.batch_size,
             splits=("train", "test"),
-            take=options.take,
+            take=options.take and {"train": options.take, "test": options.take // 5},
             seed=seed,
         )
         num_classes = len(data[0].class_names)
         with tempfile.TemporaryDirectory() as folder:
             here = train_here(data, num_classes, options.epochs, seed, folder)
         there = train_timm(data, num_classes, options.epochs, seed)
-        for side, accuracies in (("vit_tf", here), ("timm", there)):
-            print(json.dumps({"side": side, "seed": seed, "accuracy": accuracies}), flush=True)
+        for side, (losses, accuracies) in (("vit_tf", here), ("timm", there)):
+            run = {"side": side, "seed": seed, "loss": losses, "accuracy": accuracies}
+            print(json.dumps(run), flush=True)
             last[side].append(accuracies[-1])
     deviation = {side: float(np.std(x, ddof=min(1, len(x) - 1))) for side, x in last.items()}
     means = {side: float(np.mean(x)) for side, x in last.items()}

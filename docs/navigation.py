@@ -8,6 +8,7 @@ and gallery into the repository, for those who read them there.
 import ast
 import posixpath
 import re
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -195,6 +196,11 @@ def on_config(config):
         r'__version__ = "(.+)"', (DOCS.parent / "vit_tf/__init__.py").read_text("utf-8")
     )
     config.copyright = f"vit_tf {version[1]}"
+    # The repository link of the header, where the checkout was cloned from a public address.
+    git = ["git", "-C", str(DOCS), "config", "--get", "remote.origin.url"]
+    origin = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    if origin.startswith("https://"):
+        config.repo_url = origin.removesuffix(".git")
     return config
 
 

@@ -238,7 +238,7 @@ def read_data(
     size = batch_size_of(tested)
     (test,) = load(splits=(split,), batch_size=size, take=tested, shuffle_once=True)
     at_once = min(field_batch_size(test), tested)
-    fields = min(num_field_images(test), tested)
+    fields = min(num_field_images(at_once), tested)
     (few,) = load(splits=(split,), batch_size=at_once, take=fields, shuffle_once=True)
     pixels = tuple(few.element_spec[0].shape[1:3])
     annotated, annotation_facts = read_annotations(options, pixels, images.get("preprocessing"))

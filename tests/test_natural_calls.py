@@ -756,3 +756,23 @@ def test_a_position_without_a_layer_is_refused(model, data):
         analysis.cka(model("vit"), data.floats, layers=8)
     with pytest.raises(TypeError, match="no argument 'head'"):
         analysis.cka(model("vit"), data.floats, layers=[0, -1], head=1)
+
+
+@pytest.mark.slow
+def test_maps_of_a_photograph_lie_on_it(model, data):
+    pixels = np.asarray(Image.open(data.paths[0]))
+    vit, bit = model("vit"), model("bit")
+    results = [
+        analysis.attention_rollout(vit, data.paths[0]),
+        analysis.gradient_attention(vit, data.paths[0]),
+        analysis.grad_cam(bit, data.paths[0], target=3),
+        analysis.saliency(vit, data.paths[0], target=3),
+        analysis.integrated_gradients(vit, data.paths[0], target=3, steps=2),
+    ]
+    for result in results:
+        panels = analysis.plot(result).panels.flat
+        assert all(len(panel.images) == 2 for panel in panels), result.name
+        np.testing.assert_allclose(255 * panels[0].images[0].get_array(), pixels, atol=0.6)
+        assert "picture" not in result.to_dataframe().columns
+    many = analysis.attention_rollout(vit, data.floats)
+    assert all(len(panel.images) == 1 for panel in analysis.plot(many).panels.flat)

@@ -92,6 +92,11 @@ class ResultArray(xr.DataArray):
         """The result as xarray's own class, whose plots are xarray's."""
         return xr.DataArray(self)
 
+    def to_dataframe(self, name: Any = None, dim_order: Any = None) -> "pd.DataFrame":
+        """The result as a table without the pictures of its images."""
+        table = xr.DataArray(self).drop_vars("picture", errors="ignore")
+        return table.to_dataframe(name, dim_order)
+
     @property
     def plot(self) -> ArrayPlots:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The plots of the result; `plot()` is that of its measurement."""

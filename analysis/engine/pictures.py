@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import xarray as xr
 
 from vit_tf.features.features import Features
 from vit_tf.features.preprocessed import in_common_range
@@ -13,6 +16,7 @@ from vit_tf.features.preprocessed import in_common_range
 from .accessors import PICTURE_DIMS
 from .results import variable
 
+FEW_PICTURES = 8  # that a result for single images holds
 THUMBNAIL = 112  # pixels of the longer side of a picture of a ranking
 
 
@@ -58,6 +62,43 @@ def as_pictures(
 def picture_variable(dims: tuple[str, ...], pictures: np.ndarray, long_name: str) -> Any:
     """The variable of pictures (..., row, column, 3), which stand for elements of `dims`."""
     return variable((*dims, *PICTURE_DIMS), pictures, long_name, "levels from 0 to 255")
+
+
+def with_pictures(
+    result: xr.DataArray, features: Features, batches: tf.data.Dataset
+) -> xr.DataArray:
+    """A result for a few images with these as its coordinate `picture`, for its plot.
+
+    A DataArray has no coordinate of other dims than its own, so that each picture is a PNG as text.
+    A mean over images has the picture of a single one.
+    """
+    by_example = "example" in result.dims
+    count = result.sizes["example"] if by_example else int(result.attrs["examples"])
+    if count > (FEW_PICTURES if by_example else 1):
+        return result
+    texts = []
+    for batch in batches:
+        images = batch[0] if isinstance(batch, tuple) else batch
+        if len(images.shape) != 4:
+            return result
+        texts += map(encode_picture, as_pictures(images, features).numpy())
+    return result.assign_coords(picture=("example", texts) if by_example else texts[0])
+
+
+def encode_picture(picture: np.ndarray) -> str:
+    """A picture (row, column, colour) as the text of a PNG."""
+    from PIL import Image
+
+    file = BytesIO()
+    Image.fromarray(picture).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def decode_picture(text: str) -> np.ndarray:
+    """The picture that `encode_picture` turned into text."""
+    from PIL import Image
+
+    return np.asarray(Image.open(BytesIO(base64.b64decode(text))))
 
 
 def first_ranked(keys: tf.Tensor, pictures: tf.Tensor, count: int) -> dict[str, tf.Tensor]:

@@ -44,7 +44,7 @@ Batches: TypeAlias = tf.data.Dataset
 
 def prepare(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None,
     *,
     kind: str = "representations",
     layers: LayerSelection = None,
@@ -75,6 +75,7 @@ def prepare(
         ValueError: for a model without such layers, and for images in a form that is not known or
             without labels that are needed.
     """
+    # Rows that hold all activations side by side take the place of the images.
     if isinstance(model, Mapping):
         _require_eager()
         labels: Any = images
@@ -191,7 +192,7 @@ def read_model(
 
 def prepare_images(
     models: Sequence[Features],
-    data: Mapping[str, ImagesLike],
+    data: Mapping[str, ImagesLike | None],
     *,
     scores: Sequence[str | None] = (),
     keep_order: bool = False,
@@ -243,7 +244,7 @@ def _require_eager() -> None:
 
 def _convert_images(
     models: Sequence[Features],
-    data: Mapping[str, ImagesLike],
+    data: Mapping[str, ImagesLike | None],
     labelled: Collection[str],
     keep_order: bool,
     masked: bool = False,
@@ -253,6 +254,10 @@ def _convert_images(
 ) -> tuple[list[Features], list[Any]]:
     """The features, and each set of images as the arrays or data set that they take, checked."""
     for name, images in data.items():
+        if images is None:
+            raise ValueError(
+                f"Expected images, which a model is measured on. Received: {name}=None"
+            )
         if isinstance(images, keras.Model):
             raise ValueError(
                 "Expected images; a second model comes after them: cka(model, images, other). "

@@ -182,10 +182,13 @@ class Copy:
     Attributes:
         weights: pairs of a variable of the models and the variable of the copy.
         states: the states of the statistics of the copy, by request.
+        num_batches: number of the first batches that the copy is shown; None for all. Only a copy
+            after the first may be shown fewer.
     """
 
     weights: Sequence[tuple[keras.Variable, keras.Variable]] = ()
     states: Mapping[str, Any] = field(default_factory=dict)
+    num_batches: int | None = None
 
 
 def one_pass(
@@ -293,9 +296,12 @@ def pass_of_copies(
     )
 
     def compute_copies(batch: tuple[tf.Tensor, ...]) -> list[Any]:
+        """The results of each copy, or None for one that is shown no more batches."""
         return [
-            tf.nest.map_structure(np.asarray, compute(own_weights, total.leaves, *batch))
-            for own_weights, total in zip(weights, totals, strict=True)
+            None
+            if copy.num_batches is not None and total.num_batches >= copy.num_batches
+            else tf.nest.map_structure(np.asarray, compute(own_weights, total.leaves, *batch))
+            for copy, own_weights, total in zip(copies, weights, totals, strict=True)
         ]
 
     def compute_group(group: list[tuple[tf.Tensor, ...]]) -> Iterator[list[Any]]:
@@ -306,7 +312,8 @@ def pass_of_copies(
     groups = _groups(dataset, strategy.num_replicas_in_sync, min_batch, description)
     for number, size, results in _results(groups, compute_copies, compute_group, checked, dataset):
         for total, result in zip(totals, results, strict=True):
-            total.add(number, size, result)
+            if result is not None:
+                total.add(number, size, result)
     return [total.of_all_workers() for total in totals]
 
 
@@ -352,6 +359,11 @@ class _Totals:
         """The tensors of the states that the steps of the next batch get."""
         return tf.nest.flatten(self._states)
 
+    @property
+    def num_batches(self) -> int:
+        """The number of batches so far."""
+        return len(self._numbers)
+
     def add(self, number: int, size: int, result: dict[str, Any]) -> None:
         """Adds the result of a batch, its number and size given."""
         result = {
@@ -392,12 +404,24 @@ class _Totals:
             for part in of_workers:
                 of_worker = {name: {"merged": m} for name, m in part.items()}
                 merged = _merge(self._requests, merged, of_worker)
-        rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *rows)
+        rows = _concatenate(rows)
         unsummed = {"rows": rows, "merged": merged}
         return {
             name: total | {key: parts[name] for key, parts in unsummed.items() if name in parts}
             for name, total in sums.items()
         }
+
+
+def _concatenate(rows: list[Any]) -> Any:
+    """The rows of all batches as one structure; those of each array are freed once it is made."""
+    structure, leaves = rows[0], [tf.nest.flatten(part) for part in rows]
+    rows.clear()
+    joined = []
+    for place in range(len(leaves[0])):
+        joined.append(np.concatenate([part[place] for part in leaves]))
+        for part in leaves:
+            part[place] = None
+    return tf.nest.pack_sequence_as(structure, joined)
 
 
 def evaluate(

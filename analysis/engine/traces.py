@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from vit_tf.features.conversion import as_features
 from vit_tf.features.keras_features import KerasFeatures
+from vit_tf.features.submodels import TapModel
 from vit_tf.features.tokens import TokenGrid
 
 Made = TypeVar("Made")
@@ -253,7 +254,7 @@ def _graphs_of(key: Sequence[Any], models: Sequence[Any]) -> Kept:
     shared = _shared_graphs.get()
     if shared is None or not all(isinstance(model, keras.Model) for model in models):
         return Kept(MAX_COMPILED)
-    layouts = tuple((getattr(m, "taps", ()), weight_layout(m)) for m in models)
+    layouts = tuple((m.taps if isinstance(m, TapModel) else (), weight_layout(m)) for m in models)
     return shared.setdefault((tuple(key), layouts), Kept(MAX_COMPILED))
 
 

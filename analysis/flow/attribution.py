@@ -16,6 +16,7 @@ from vit_tf.features.preprocessed import in_own_units
 
 from ..engine.class_scores import ClassesLike, class_coords, class_gradients, class_positions
 from ..engine.measurements import measurement
+from ..engine.pictures import with_pictures
 from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import array_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate, row_statistic
@@ -101,7 +102,9 @@ def input_gradients(
     )
     dims = ("example", "class", "row", "column", "channel")
     words = "gradient of the score", "score per unit of the image"
-    return array_of("input_gradients", rows, dims, words, facts, **class_coords(features, classes))
+    coords = class_coords(features, classes)
+    result = array_of("input_gradients", rows, dims, words, facts, **coords)
+    return with_pictures(result, features, images)
 
 
 @reusable
@@ -203,7 +206,7 @@ def grad_cam(
         >>> maps = analysis.grad_cam(bit, images[:2], classes=[0])
         >>> maps.dims
         ('example', 'class', 'layer', 'row', 'column')
-        >>> ax = analysis.plot(maps, image=images[0])
+        >>> ax = analysis.plot(maps)
 
     See also:
         `plots.plot_grad_cam`, `gradient_attention`, `input_gradients`; page guides/one-image.md.
@@ -227,7 +230,8 @@ def grad_cam(
     facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
     dims, words = ("example", "class", "layer", "row", "column"), ("Grad-CAM", "score")
     coords = class_coords(features, classes) | {"layer": layers}
-    return array_of("grad_cam", rows, dims, words, facts, **coords)
+    result = array_of("grad_cam", rows, dims, words, facts, **coords)
+    return with_pictures(result, features, images)
 
 
 @reusable

@@ -6,13 +6,13 @@ Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", section 4.5 and figure
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
 
 import vit_tf
-from vit_tf.features.conversion import ModelLike
+from vit_tf.features.conversion import ModelLike, facts_of
 from vit_tf.features.tokens import as_grid
 
 from ..engine.accessors import ResultArray
@@ -65,6 +65,7 @@ def patch_filters(kernel: ModelLike, count: int | None = None) -> xr.DataArray:
             "Expected a kernel of shape (row, column, channel, hidden unit). "
             f"Received: {received if kernel is None else np.shape(kernel)}"
         )
+    # Principal components of the filters, at most as many as can differ from zero.
     kernel = np.asarray(kernel, "float64")
     filters = kernel.reshape(-1, kernel.shape[-1]).T
     most = int(min(filters.shape[1], filters.shape[0] - 1))
@@ -81,6 +82,7 @@ def patch_filters(kernel: ModelLike, count: int | None = None) -> xr.DataArray:
         )
     _, scales, components = np.linalg.svd(filters - filters.mean(axis=0), full_matrices=False)
     components = components[:count]
+    # The largest weight of each component is positive, so that signs are reproducible.
     largest = np.abs(components).argmax(axis=1)[:, None]
     components = components * np.sign(np.take_along_axis(components, largest, axis=1))
     return ResultArray(
@@ -123,9 +125,10 @@ def position_similarity(positions: ModelLike, grid: PartialGrid = None) -> xr.Da
         measurements/flow/position-similarity.md.
     """
     model = vit_tf.load(positions) if isinstance(positions, str | os.PathLike) else positions
-    own_grid: Any = getattr(model, "token_grid", None) if grid is None else grid
+    if grid is None and callable(model):
+        grid = facts_of(model).grid
     positions = _weight_of(model, "position_embedding")
-    grid = as_grid(own_grid, np.shape(positions)[0] if np.ndim(positions) else None)
+    grid = as_grid(cast(Any, grid), np.shape(positions)[0] if np.ndim(positions) else None)
     if np.ndim(positions) != 2 or len(positions) != grid.num_tokens:
         received = "None, of a model without absolute positions"
         raise ValueError(

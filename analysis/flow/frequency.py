@@ -24,7 +24,7 @@ FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the highest frequency
 @measurement()
 def frequency_amplitude(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,

@@ -15,6 +15,7 @@ from vit_tf.features.preprocessed import in_own_units
 
 from ..engine.class_scores import ClassesLike, class_coords, class_gradients, class_positions
 from ..engine.measurements import measurement
+from ..engine.pictures import with_pictures
 from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import array_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate, row_statistic
@@ -63,7 +64,7 @@ def integrated_gradients(
         >>> attributions = analysis.integrated_gradients(vit, images[:2], classes=[0], steps=4)
         >>> attributions.shape
         (2, 1, 32, 32, 3)
-        >>> ax = analysis.plot(attributions, image=images[0])
+        >>> ax = analysis.plot(attributions)
 
     See also:
         `plots.plot_integrated_gradients`, `input_gradients`, `grad_cam`; page guides/one-image.md.
@@ -90,7 +91,8 @@ def integrated_gradients(
     )
     dims = ("example", "class", "row", "column", "channel")
     words, coords = ("integrated gradients", "score"), class_coords(features, classes)
-    return array_of("integrated_gradients", rows, dims, words, facts, **coords)
+    result = array_of("integrated_gradients", rows, dims, words, facts, **coords)
+    return with_pictures(result, features, images)
 
 
 @reusable

@@ -38,7 +38,7 @@ from ..engine.stream import Statistic, Totals, evaluate
 @measurement("skips")
 def skip_ratio(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,
@@ -110,7 +110,11 @@ def skip_ratio_statistic(features: Features, grid: PartialGrid = None) -> Statis
 
 @measurement("skips")
 def branch_norms(
-    model: ModelLike, images: ImagesLike, *, layers: LayerSelection = None, detail: Detail = None
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """Norms of the skip and the branch of every residual sum, for each token of each image.
 

@@ -48,7 +48,7 @@ def num_attended(taps: Taps) -> int:
 @measurement("attention")
 def attention_distance(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,
@@ -197,7 +197,7 @@ MASS = ("prefix", "itself", "others")  # the parts that the attention of a query
 @measurement("attention")
 def attention_rows(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,

@@ -29,7 +29,7 @@ FLAT = 1e-5
 @measurement("attention")
 def attention_patterns(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,

@@ -33,7 +33,7 @@ from .attention_distance import attention_weights, num_attended
 @measurement("attention")
 def attention(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     query: str | int | None = None,
     grid: PartialGrid = None,
     *,

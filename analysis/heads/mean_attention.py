@@ -36,7 +36,7 @@ from .attention_distance import DIMS, LEFT_OUT, attention_weights, num_attended,
 @measurement("attention")
 def mean_attention(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,

@@ -19,6 +19,7 @@ from vit_tf.features.layers import Detail
 
 from ..engine.class_scores import ClassesLike, class_coords, class_gradients, class_positions
 from ..engine.measurements import measurement, statistic_of
+from ..engine.pictures import with_pictures
 from ..engine.pooling import PartialGrid, complete_grid, pooled_tokens, require_grid
 from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import array_of, facts_of, provenance, require_finite
@@ -35,7 +36,7 @@ ESTIMATOR = "product through the layers of (mean over heads + identity) / 2"
 @measurement("rollout")
 def attention_rollout(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,
@@ -81,7 +82,8 @@ def attention_rollout(
     features, batches = prepare(model, images, kind="rollout", layers=layers, detail=detail)
     grid = complete_grid(features, batches, grid, num_attended)
     statistic = attention_rollout_statistic(features, grid)
-    return evaluate(statistic, batches, features, description="attention rollout")
+    result = evaluate(statistic, batches, features, description="attention rollout")
+    return with_pictures(result, features, batches)
 
 
 @statistic_of(attention_rollout)
@@ -114,7 +116,7 @@ def attention_rollout_statistic(
 @measurement("rollout")
 def rollout_of_images(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,
@@ -140,7 +142,8 @@ def rollout_of_images(
     )
     grid = complete_grid(features, batches, grid, num_attended)
     statistic = rollout_of_images_statistic(features, grid)
-    return evaluate(statistic, batches, features, description="rollout of images")
+    result = evaluate(statistic, batches, features, description="rollout of images")
+    return with_pictures(result, features, batches)
 
 
 @statistic_of(rollout_of_images)
@@ -288,6 +291,7 @@ def gradient_attention(
     scores = score_layer(features, scores)
     positions = [int(x) for x in class_positions(features, images, classes, scores)]
     grid = complete_grid(features, images, grid, partial(_num_attended_without, scores))
+    # Relevance is computed of each image and each class, one backward pass for all classes.
     rows = evaluate(
         _relevance_statistic(features, positions, scores, grid),
         images,
@@ -295,6 +299,7 @@ def gradient_attention(
         checked=(features,),
     )
     require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, positions))
+    # The result names the queries that the classification head pools.
     pooled = pooled_tokens(features.facts.pooled_tokens, grid)
     facts = provenance(
         features,
@@ -307,7 +312,8 @@ def gradient_attention(
     )
     dims, words = ("example", "class", *DIMS), ("gradient-weighted attention", "1")
     coords = class_coords(features, positions)
-    return array_of("gradient_attention", rows, dims, words, facts, **coords)
+    result = array_of("gradient_attention", rows, dims, words, facts, **coords)
+    return with_pictures(result, features, images)
 
 
 def _num_attended_without(scores: str, taps: Taps) -> int:

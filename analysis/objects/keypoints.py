@@ -377,7 +377,7 @@ def _labelled(
 @measurement("tokens")
 def token_similarity(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     grid: PartialGrid = None,
     *,
     layers: LayerSelection = None,
@@ -435,7 +435,7 @@ def token_similarity(
 @reusable
 def _tokens_statistic(
     features: Features, known_grid: PartialGrid, is_given: bool
-) -> Statistic[Totals]:
+) -> Statistic[Any]:
     """`Statistic` over images with the spatial tokens of each layer, and their grid."""
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:

@@ -29,7 +29,14 @@ def measures_of(model: StudyModel) -> SharedPass | None:
         model = model.original
     taps = model.layers("representations", "blocks")
     model.require(len(taps) >= LEAST_LAYERS, f"{LEAST_LAYERS} blocks to compare")
-    return statistic(similarities, model, taps, detail="blocks", options={"measures": MEASURES})
+    return statistic(
+        similarities,
+        model,
+        taps,
+        detail="blocks",
+        options={"measures": MEASURES},
+        needs_all=True,  # canonical correlations of fewer images are higher
+    )
 
 
 AGREEMENT = Figure(

@@ -28,6 +28,7 @@ from .primitives import (
     elide,
     layer_label,
     panels,
+    picture_of,
     shorten,
 )
 from .rule import draws
@@ -215,15 +216,16 @@ def plot_aligned_attention(
     rows, columns = (x[-1] + (x[1] - x[0] if len(x) > 1 else 1) / 2 for x in offsets)
     extent = (-columns, columns, rows, -rows)
     title = style.titled("Attention by offset from the query", result)
-    ax, flat = _draw_heads(result, ax, title, "red lines cross at the query", extent=extent)
+    note = "red lines cross at the query"
+    drawn, flat = _draw_heads(result, ax, title, note, extent=extent)
     for panel in flat:
         panel.axhline(0, color="red", linewidth=0.5, alpha=0.8)
         panel.axvline(0, color="red", linewidth=0.5, alpha=0.8)
-    first = flat[-result.sizes["head"]]  # of the last row
+    first = flat[result.sizes["head"] - 1]  # of the last row
     first.set_xticks([-columns, 0, columns], [f"{-columns:g}", "0", f"{columns:g}"])
     first.tick_params(axis="x", labelsize=FONT_SIZE - 1, length=2)
     first.set_xlabel("offset (pixels)", fontsize=FONT_SIZE)
-    return ax
+    return drawn
 
 
 @draws({"attention": "example layer head row column"})
@@ -373,7 +375,7 @@ def _draw_heads(
     prefix: int | None = None,
     **options: Any,
 ) -> tuple["Axes", np.ndarray]:
-    """Maps of dims (layer, head, ...), a row per layer and a column per head; axes and panels.
+    """Maps of dims (layer, head, ...), a column per layer and a row per head; axes and panels.
 
     Where the number of prefix tokens is known, titles state each maximum, relative to uniform
     attention over all tokens: a head that attends to nothing in particular looks like any other.
@@ -381,24 +383,23 @@ def _draw_heads(
     names, cut = shorten(layer_names(result))
     tall = result.shape[2] / result.shape[3]
     width = max(0.6, 1.1 / max(tall, 1))
-    maps = result.values.reshape(-1, *result.shape[2:])
-    heads = [f"head {head}" for head in result["head"].values]
+    maps = result.values.swapaxes(0, 1).reshape(-1, *result.shape[2:])
+    titles = [elide(name.removesuffix("/attention/weights"), 14) for name in names]
     if prefix is not None:
         peaks = np.nanmax(maps, axis=(1, 2)) * (prefix + maps[0].size)
-        above = heads + [""] * (len(maps) - len(heads))
-        heads = [
-            f"{head} {TIMES}{peak:.2g}".strip() for head, peak in zip(above, peaks, strict=True)
+        above = titles + [""] * (len(maps) - len(titles))
+        titles = [
+            f"{name} {TIMES}{peak:.2g}".strip() for name, peak in zip(above, peaks, strict=True)
         ]
-    look: dict[str, Any] = {
-        "cmap": "viridis",
-        "bar": "attention / panel maximum",
-        "label": layer_label(cut),
-    }
-    look |= {"shape": result.shape[:2], "inches": (width, width * tall), "size": 8, "pad": 3}
-    title = "\n".join(filter(None, [title, SCALED, note]))
-    ax, _ = draw_maps(ax, maps, heads, title, **look, **options)
-    for panel, name in zip(ax.panels[:, 0], names, strict=True):
-        panel.set_ylabel(elide(name, 14), fontsize=8)
+    shape = result.sizes["head"], result.sizes["layer"]
+    look: dict[str, Any] = {"cmap": "viridis", "bar": "attention / panel maximum"}
+    look |= {"shape": shape, "inches": (width, width * tall), "size": 8, "pad": 3}
+    columns = f"columns: {layer_label(cut)}" if cut else ""
+    title = "\n".join(filter(None, [title, SCALED, note, columns]))
+    ax, _ = draw_maps(ax, maps, titles, title, **look, **options)
+    for panel, head in zip(ax.panels[:, 0], result["head"].values, strict=True):
+        panel.set_ylabel(f"head {head}", fontsize=8)
+    ax.panels = ax.panels.T  # by layer and head, as the result
     return ax, ax.panels.ravel()
 
 
@@ -619,7 +620,7 @@ def plot_attention_rollout(
             there are prefix tokens, and `"spatial"` otherwise.
         layers: names of the layers to draw, in order. None means all layers.
         image: the image below the maps, or a list with one image for each example, in a format that
-            `plot_overlay` accepts.
+            `plot_overlay` accepts. By default, the picture that the result of one image holds.
 
     Returns:
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,) or
@@ -643,6 +644,7 @@ def plot_attention_rollout(
     names = shorten(names)[0] if first == "layer" else [f"example {name}" for name in names]
     title = f"{style.titled(f'Attention rollout of {query_name}', result)}\n{SCALED}"
     maps = values[:, prefix:].reshape(-1, *shape)
+    image = picture_of(result, image)
     look: dict[str, Any] = {
         "bar": "rollout / panel maximum",
         "axis_unit": None if image is not None else "token",
@@ -732,7 +734,7 @@ def plot_gradient_attention(
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
         example: index of the image.
 
     Returns:
@@ -749,7 +751,8 @@ def plot_gradient_attention(
         `gradient_attention`, `plot_grad_cam`.
     """
     prefix, shape = style.token_layout(result)
-    values = select_labels(result, example=example).values
+    selected = select_labels(result, example=example)
+    values, image = selected.values, picture_of(selected, image)
     # An older file does not name them, and one token comes back as a number.
     pooled = result.attrs.get("pooled_tokens", 0 if prefix else range(values.shape[1]))
     used = values[:, np.atleast_1d(pooled)].mean(axis=1)

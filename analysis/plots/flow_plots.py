@@ -29,6 +29,7 @@ from .primitives import (
     draw_matrix,
     overlay,
     panels,
+    picture_of,
     shorten,
 )
 from .rule import draws
@@ -822,7 +823,7 @@ def plot_input_gradients(
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
         example: index of the image.
 
     Returns:
@@ -841,7 +842,7 @@ def plot_input_gradients(
     maps = abs(select_labels(result, example=example)).sum("channel")
     names = class_titles(result)
     title = style.titled("Input gradients", result)
-    return draw_maps(ax, maps.values, names, title, image=image)[0]
+    return draw_maps(ax, maps.values, names, title, image=picture_of(maps, image))[0]
 
 
 @draws("example class row column channel")
@@ -858,7 +859,7 @@ def plot_integrated_gradients(
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
         example: index of the image.
 
     Returns:
@@ -877,7 +878,7 @@ def plot_integrated_gradients(
     maps = abs(select_labels(result, example=example)).sum("channel")
     names = class_titles(result)
     title = style.titled("Integrated gradients", result)
-    return draw_maps(ax, maps.values, names, title, image=image)[0]
+    return draw_maps(ax, maps.values, names, title, image=picture_of(maps, image))[0]
 
 
 @draws("example class layer row column")
@@ -898,7 +899,7 @@ def plot_grad_cam(
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
         class_label: the class to draw, as a value of the coordinate `class`. None means the first
             class.
         example: index of the image.
@@ -919,6 +920,7 @@ def plot_grad_cam(
     label = result["class"].values[0] if class_label is None else class_label
     maps = select_labels(result, **{"example": example, "class": label})
     title = style.titled(f"Grad-CAM of {class_titles(maps)[0]}", result)
+    image = picture_of(maps, image)
     return draw_maps(ax, maps.values, layer_names(result), title, image=image)[0]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import xarray as xr
 
+from ..engine.pictures import decode_picture
 from ..engine.results import layer_names
 from . import style
 
@@ -323,6 +324,21 @@ def _broken(title: str, letters: int) -> Iterator[str]:
     for line in words.split("\n"):
         for part in textwrap.wrap(line, letters, break_long_words=False, break_on_hyphens=False):
             yield elide(part.replace("/ ", "/"), letters)
+
+
+def picture_of(result: xr.DataArray, image: Any, example: int | None = None) -> Any:
+    """The image below maps: that of the caller, else the picture that the result holds, if any.
+
+    `example` selects the picture of a result with several.
+    """
+    if image is not None or "picture" not in result.coords:
+        return image
+    picture = result.coords["picture"]
+    if example is not None and "example" in picture.dims:
+        picture = picture.sel(example=example)
+    if picture.dims:
+        return [decode_picture(str(text)) for text in picture.values]
+    return decode_picture(str(picture.item()))
 
 
 def draw_maps(

@@ -151,10 +151,10 @@ def _with_dims(result: Result, shape: Shape) -> Result:
 
 
 def find_plot(result: Result) -> Callable[..., Any]:
-    """The plot of a result: of those that fit, the one of its name, or of most variables.
+    """The plot that fits a result: that of its name, otherwise that of the most variables.
 
-    Only results of measurements have one: DataArrays with the name of a measurement, which only its
-    plots draw, and results that name their model.
+    Only results of measurements have a plot: DataArrays with the name of a measurement, and results
+    that name their model.
     """
     name = result.name if isinstance(result, xr.DataArray) else None
     named = [plot for plot in PLOTS.values() if name in plot.measurements]

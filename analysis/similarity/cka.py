@@ -462,7 +462,11 @@ def _shared(cka: xr.DataArray) -> list[str]:
 
 @measurement("norms")
 def depth_cka(
-    model: ModelLike, images: ImagesLike, *, layers: LayerSelection = None, detail: Detail = None
+    model: ModelLike,
+    images: ImagesLike | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
     """CKA between the normalised inputs of all sublayers of one model.
 
@@ -501,7 +505,7 @@ def depth_cka_statistic(features: Features) -> Statistic[xr.Dataset]:
 @measurement("skips")
 def residual_cka(
     model: ModelLike,
-    images: ImagesLike,
+    images: ImagesLike | None = None,
     site: str = "attention",
     *,
     layers: LayerSelection = None,

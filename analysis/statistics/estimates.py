@@ -242,12 +242,33 @@ def mean_of(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def beyond(trained: Estimate, untrained: Sequence[Estimate]) -> Estimate:
-    """What training adds: the number of trained models minus the mean of their untrained copies."""
+    """What training adds: the number of trained models minus the mean of their untrained copies.
+
+    Copies may be measured on the first of the units only, with which they are paired.
+    """
     null = mean_of(untrained)
-    effect = minus(trained, null)
+    effect = _minus_first(trained, null) or minus(trained, null)
     if len(trained.terms) != len(null.terms):
         return effect
     return replace(effect, arms=tuple(np.subtract(trained.terms, null.terms).tolist()))
+
+
+def _minus_first(trained: Estimate, null: Estimate) -> Estimate | None:
+    """The difference of numbers of n units and of the first k of them; None for others.
+
+        d = mean_{i <= k}(k/n t_i - u_i) + (n - k)/n mean_{i > k}(t_i)
+
+    Both terms are of different units, so that their variances add up (Welch).
+    """
+    first, second = trained.parts, null.parts
+    if first is None or second is None or trained.units is None or null.units is None:
+        return None
+    first, (n, k) = first.astype(float), (len(first), len(second))
+    if trained.units.name != null.units.name or not 2 <= k <= n - 2:
+        return None
+    rest, df = mean_error(first[k:])
+    error = sum_of_errors(mean_error(k / n * first[:k] - second), ((n - k) / n * rest, df))
+    return with_error(trained.value - null.value, error, trained.units)
 
 
 def transformed(inner: Estimate, function: Callable[[float], float]) -> Estimate:

@@ -79,12 +79,22 @@ class Data:
 
     def num_images(self, name: str) -> int:
         """The number of images of a field, in whole batches; 0 if it is not known."""
-        images: Any = None if name in self.optional else getattr(self, name, None)
-        if not isinstance(images, tf.data.Dataset):
+        num_batches = self.num_batches(name)
+        if not num_batches:
             return 0
-        num_batches = int(images.cardinality().numpy())
-        first = next(iter(images), None) if num_batches > 0 else None
-        return 0 if first is None else num_batches * len(tf.nest.flatten(first)[0])
+        return num_batches * len(tf.nest.flatten(next(iter(getattr(self, name))))[0])
+
+    def num_batches(self, name: str) -> int:
+        """The number of batches of a field; 0 if it is not known."""
+        images: Any = None if name in self.optional else getattr(self, name, None)
+        return max(0, int(images.cardinality())) if isinstance(images, tf.data.Dataset) else 0
+
+    def batches_of_copies(self, name: str) -> int | None:
+        """How many batches of the test images an untrained copy is shown; None for all."""
+        batches = self.num_batches(name) if name == "test" else 0
+        size = self.num_images(name) // batches if batches else 0
+        most = max(COPY_BATCHES, COPY_IMAGES // size) if size else 0
+        return most if most < batches else None
 
     def facts_of(self, name: str | None) -> dict:
         """JSON facts that identify the images of a field."""
@@ -106,29 +116,37 @@ class Data:
 
 # Images whose receptive fields are averaged, each for a channel of its own. With as many backward
 # passes, more images have a smaller error than more channels of each.
-FIELD_IMAGES = 64  # at most
-FEWEST_FIELD_IMAGES = 16  # at least, which are also those of an untrained copy
-FIELD_PIXELS = 2**18  # of all images, where they are more than the fewest
-# In a batch: at most as many as an untrained copy takes, at least so many that their number differs
-# from that of other axes.
-FIELD_BATCH, FEWEST_FIELDS = FEWEST_FIELD_IMAGES, 4
+MOST_FIELDS = 8  # in a batch
+FIELD_PIXELS = 2**18  # of a batch, which holds five images of 224 px
+FEWEST_FIELDS = 4  # in a batch, as this batch also shows which axes hold examples
+FIELD_BATCHES, FEWEST_FIELD_BATCHES = 8, 4  # for standard errors; fewer of large images
 FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
 # The largest `min_batch` of a statistic of a report: a shared pass of smaller batches fails for it,
 # and is traced anew without it.
 SMALLEST_BATCH = 12
+# The products of CKA grow with the square of a batch, as its memory grows with the batch. The
+# estimator has no bias for any size, and more batches make an interval narrower.
+LARGEST_BATCH = 56
 
 
 def batch_size_of(
-    examples: int, fewest: int = FEWEST_BATCHES, smallest: int = SMALLEST_BATCH
+    examples: int,
+    fewest: int = FEWEST_BATCHES,
+    smallest: int = SMALLEST_BATCH,
+    largest: int = LARGEST_BATCH,
 ) -> int:
-    """The largest batch of a report: as in calls, or less for `fewest` batches of `smallest`."""
+    """The size of the batches of a report: `largest`, or less for `fewest` batches."""
     batches = max(1, min(fewest, examples // smallest))
-    return min(BATCH_SIZE, max(1, math.ceil(examples / batches)))
+    return min(largest, max(1, math.ceil(examples / batches)))
 
+
+# Untrained copies are shown the first images only: at most `COPY_IMAGES`, but no fewer batches than
+# an interval needs.
+COPY_IMAGES, COPY_BATCHES = 224, 4
 
 # How images to measure, and to fit probes on, are cut into batches.
 TEST_RULE = BatchRule(batch_size_of)
-TRAIN_RULE = BatchRule(partial(batch_size_of, fewest=2, smallest=1))
+TRAIN_RULE = BatchRule(partial(batch_size_of, fewest=2, smallest=1, largest=BATCH_SIZE))
 
 
 def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) -> Data:
@@ -212,31 +230,20 @@ def labels_of(images: tf.data.Dataset) -> np.ndarray:
 def few_images(images: tf.data.Dataset) -> tf.data.Dataset:
     """The first images of a data set in few batches, for what costs a gradient each."""
     size = field_batch_size(images)
-    return images.unbatch().batch(size).take(num_field_images(images) // size)
-
-
-def fields_of_copies(few: tf.data.Dataset) -> tf.data.Dataset:
-    """The first of the images that `few_images` returns: those of an untrained copy."""
-    batch = tf.nest.flatten(next(iter(few)))[0]
-    return few.take(-(-FEWEST_FIELD_IMAGES // len(batch)))
+    return images.unbatch().batch(size).take(num_field_images(size) // size)
 
 
 def field_batch_size(test: tf.data.Dataset) -> int:
     """The number of images whose receptive fields are taken at once: activations are kept."""
-    return min(FIELD_BATCH, max(FEWEST_FIELDS, _images_of_pixels(test)))
-
-
-def num_field_images(test: tf.data.Dataset) -> int:
-    """The number of images whose receptive fields are averaged, in whole batches."""
-    size = field_batch_size(test)
-    count = min(FIELD_IMAGES, max(FEWEST_FIELD_IMAGES, _images_of_pixels(test)))
-    return -(-count // size) * size
-
-
-def _images_of_pixels(test: tf.data.Dataset) -> int:
-    """The number of images with `FIELD_PIXELS` in all; the most if their size is not known."""
     size = tf.nest.flatten(test.element_spec)[0].shape[1:3].as_list()
-    return FIELD_IMAGES if None in size else FIELD_PIXELS // math.prod(size)
+    if None in size:
+        return MOST_FIELDS
+    return min(MOST_FIELDS, max(FEWEST_FIELDS, FIELD_PIXELS // math.prod(size)))
+
+
+def num_field_images(batch_size: int) -> int:
+    """The number of images whose receptive fields are averaged, in whole batches of this size."""
+    return batch_size * (FIELD_BATCHES if batch_size >= MOST_FIELDS else FEWEST_FIELD_BATCHES)
 
 
 def _batched(images: Any, rule: BatchRule) -> tf.data.Dataset:

@@ -7,9 +7,10 @@ over images starts when all measurements that share it are ready, so images are 
 
 import inspect
 import logging
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -102,6 +103,9 @@ class SharedPass(Measurement):
     # Function of a model, its features and the `Data` to the features that the statistic looks at
     # in their place, or None.
     view: Callable[..., Any] | None = None
+    # Whether untrained copies need all images too, as the value depends on the number of images.
+    # Otherwise they are shown `Data.batches_of_copies`.
+    needs_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,7 @@ def statistic(
     saved: bool = True,
     labelled: bool = False,
     view: Callable[..., Any] | None = None,
+    needs_all: bool = False,
     call: str = "",
 ) -> SharedPass:
     """A measurement that shares a pass over the data with other measurements.
@@ -142,7 +147,8 @@ def statistic(
             name of the measurement.
         detail: the argument `detail` with which the printed call selects the same layers as `taps`.
         options: further arguments of the measurement.
-        make, inputs, reads, saved, labelled, view, call: as the attributes of `SharedPass`.
+        make, inputs, reads, saved, labelled, view, needs_all, call: as the attributes of
+            `SharedPass`.
     """
     if isinstance(models, StudyModel):
         models, taps = (models,), (taps,)
@@ -162,6 +168,7 @@ def statistic(
         tuple(map(tuple, taps)),
         cast(Callable[..., Any], make),
         view,
+        needs_all,
         call=call,
         declared_call=follows,
     )
@@ -365,8 +372,8 @@ def _describe_cost(schedule: Sequence["Pass"], data: Data) -> str:
     """
     measurements = [m for together in schedule for m in together.every_measurement]
     is_copy = {model.name: bool(model.original_key) for m in measurements for model in m.models}
-    reading = [together for together in schedule if together.measurements[0].reads]
-    largest = max((data.num_images(str(p.measurements[0].reads)) for p in reading), default=0)
+    reading = [reads for together in schedule if (reads := together.measurements[0].reads)]
+    largest = max(map(data.num_images, dict.fromkeys(reading)), default=0)
     images = f" over up to {largest:,} images" if largest else ""
     copies = sum(is_copy.values())
     return (
@@ -633,13 +640,24 @@ def _shared_pass(
         }
         for copy in copies
     ]
-    images = data.read(cast(str, measurements[0].reads))
+    reads = cast(str, measurements[0].reads)
+    images, num_batches = data.read(reads), data.batches_of_copies(reads) if copies else None
+    pairs = list(zip(copies, statistics, strict=True))
     totals, *totals_of_copies = pass_of_copies(
         requests,
         images,
-        [Copy(), *(_as_copy(measurements, *each) for each in zip(copies, statistics, strict=True))],
+        [Copy(), *(replace(_as_copy(measurements, *p), num_batches=num_batches) for p in pairs)],
         description="activations",
     )
+    whole = [m for m in measurements if m.needs_all and any(m.name in copy for copy in copies)]
+    if num_batches is not None and whole:
+        totals_of_whole = pass_of_copies(
+            {m.name: requests[m.name] for m in whole},
+            images,
+            [_as_copy(whole, *each) for each in pairs],
+            description="activations of untrained copies",
+        )
+        totals_of_copies = list(map(operator.or_, totals_of_copies, totals_of_whole))
     finishes = {name: partial(requests[name][0].finish, totals[name]) for name in requests}
     for copy, of_copy, totals in zip(copies, statistics, totals_of_copies, strict=True):
         for name, m in copy.items():

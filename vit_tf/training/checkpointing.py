@@ -17,7 +17,9 @@ import json
 import logging
 import math
 import os
+import queue
 import re
+import shutil
 import signal
 import tempfile
 import threading
@@ -31,6 +33,7 @@ from typing import Any, TypeAlias, cast
 
 import keras
 import numpy as np
+import tensorflow as tf
 from etils import epath
 
 from vit_tf.common.backend import on_jax
@@ -50,14 +53,14 @@ History: TypeAlias = dict[str, list[float]]
 @dataclasses.dataclass
 class Progress:
     """How far a run has come: `history`, dict of lists with an entry for each epoch done; `step`,
-    how many steps of the next one; `metrics`, arrays of the totals of these steps; `is_stopped`,
-    whether a callback has ended the run before its last epoch.
+    how many steps of the next one; `metrics`, arrays of the totals of these steps; `stopped_of`,
+    the number of epochs of the run that a callback has ended before its last one, otherwise 0.
     """
 
     history: dict = dataclasses.field(default_factory=dict)
     step: int = 0
     metrics: Sequence[np.ndarray] = ()
-    is_stopped: bool = False
+    stopped_of: int = 0
 
 
 class BackgroundWriter:
@@ -79,6 +82,49 @@ class BackgroundWriter:
     def _wait(self, most: int) -> None:
         while len(self._pending) > most or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
+
+
+class HostCopies:
+    """Copies the values of variables to memory that is used again.
+
+    The first use of fresh memory takes ten times as long as a copy, since the system clears it.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable]):
+        self._variables = variables
+        self._free = queue.SimpleQueue()
+
+    def prepare(self) -> None:
+        """Gets memory for one copy, in any thread; further memory is got when it is needed."""
+        arrays = [np.empty(v.shape, tf.as_dtype(v.dtype).as_numpy_dtype) for v in self._variables]
+        for array in arrays:
+            array.fill(0)
+        self.release(arrays)
+
+    def copy(self) -> list[np.ndarray]:
+        """The values of the variables now, in memory that is the caller's until `release`."""
+        try:
+            arrays = self._free.get_nowait()
+        except queue.Empty:
+            return [_own_array(_value(variable)) for variable in self._variables]
+        for array, variable in zip(arrays, self._variables, strict=True):
+            np.copyto(array, _value(variable))
+        return arrays
+
+    def release(self, arrays: list[np.ndarray]) -> None:
+        """Lets the memory of a copy be used for another one."""
+        self._free.put(arrays)
+
+
+def _value(variable: keras.Variable) -> np.ndarray:
+    """The value of a variable as an array, whose memory may be that of the variable."""
+    value = variable.value
+    return np.asarray(value if on_jax() else tf.convert_to_tensor(value))
+
+
+def _own_array(array: np.ndarray) -> np.ndarray:
+    """An array that does not share memory with a variable, which the next step overwrites."""
+    return array if array.flags.owndata else array.copy()
 
 
 def write_on_chief(
@@ -103,15 +149,21 @@ def save_best(model: keras.Model, path: str | os.PathLike, writer: BackgroundWri
     """Write a model without its optimizer in a writer's thread; all workers must call this."""
     optimizer, compiled = model.optimizer, model.compiled
     model.optimizer, model.compiled = None, False
+    folder = tempfile.TemporaryDirectory()
+    copy = Path(folder.name) / os.path.basename(path)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / os.path.basename(path)
-            model.save(copy)
-            content = copy.read_bytes()
+        model.save(copy)
     finally:
         model.optimizer, model.compiled = optimizer, compiled
+
+    def write() -> None:
+        with folder:
+            write_whole(path, lambda partial: shutil.copyfile(copy, partial))
+
     if is_chief():
-        writer.submit(lambda: write_whole(path, lambda partial: partial.write_bytes(content)))
+        writer.submit(write)
+    else:
+        folder.cleanup()
 
 
 def remove_leftovers(directory: str) -> None:
@@ -173,6 +225,11 @@ def config_of(model: keras.Model) -> dict:
         return {}
 
 
+def describe_optimizer(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    """Class and settings as a dict, without the names that Keras numbers."""
+    return _without_names(keras.saving.serialize_keras_object(optimizer))
+
+
 def check_shared(directory: str | os.PathLike) -> None:
     """Check that every worker of a run sees the states and the configuration of the chief."""
     deadline = time.monotonic() + _SHARING_TIMEOUT
@@ -193,7 +250,10 @@ def check_shared(directory: str | os.PathLike) -> None:
 
 
 def check_configuration(configuration: dict, directory: str | os.PathLike) -> None:
-    """Write a run's configuration, or compare it with its folder's; an error names what differs."""
+    """Write a run's configuration, or compare it with its folder's; an error names what differs.
+
+    A recipe of more epochs extends the run: its configuration takes the place of the folder's.
+    """
     path = as_path(directory) / "configuration.json"
     text = json.dumps(configuration, indent=1, sort_keys=True, default=str)
     if not saved_states(directory):
@@ -206,7 +266,12 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
             f"Expected {without_password(path)!r} next to the saved state. "
             f"Received: {file_error(error, path)}"
         ) from error
-    differing = _differences(saved, json.loads(text))
+    now = json.loads(text)
+    epochs, more_epochs = (config.get("recipe", {}).get("epochs", 0) for config in (saved, now))
+    is_extended = more_epochs > epochs > 0
+    if is_extended:
+        saved["recipe"]["epochs"] = more_epochs
+    differing = _differences(saved, now)
     if differing:
         more = f" and {len(differing) - 8} more" if len(differing) > 8 else ""
         raise ValueError(
@@ -214,6 +279,15 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
             f"{without_password(directory)!r} to resume it. "
             f"Received another: {'; '.join(differing[:8])}{more}"
         )
+    if is_extended:
+        if is_chief():
+            log.warning(
+                "The run in %r is extended from %d to %d epochs; from here on, its learning rate "
+                "follows the schedule of %d epochs",
+                *(without_password(directory), epochs, more_epochs, more_epochs),
+            )
+        wait_for_workers()  # until all have read the file
+        write_on_chief(path, lambda temporary: Path(temporary).write_text(text))
 
 
 def save_state(
@@ -224,21 +298,23 @@ def save_state(
     metrics: Sequence[np.ndarray] = (),
     keep: int = 2,
     writer: BackgroundWriter | None = None,
-    is_stopped: bool = False,
+    stopped_of: int = 0,
+    copies: HostCopies | None = None,
 ) -> None:
     """Write what is needed to resume a run, then remove all but the last `keep` states."""
+    copies = copies or HostCopies(_variables(model))
+    values = copies.copy()
     # Typed as Any: a type checker would match arrays with `allow_pickle` of `numpy.savez`.
-    arrays: dict[str, Any] = {
-        f"v{i:05d}": _own_array(v.numpy()) for i, v in enumerate(_variables(model))
-    }
+    arrays: dict[str, Any] = {f"v{i:05d}": value for i, value in enumerate(values)}
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
     meta = {"history": history, "names": [v.name for v in model.variables]}
-    meta |= {"is_stopped": True} if is_stopped else {}
+    meta |= {"stopped_of": stopped_of} if stopped_of else {}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     path = state_path(directory, history, step)
 
     def write() -> None:
         write_whole(path, lambda partial: np.savez(partial, **arrays), own_folders=1)
+        copies.release(values)
         # A state of later steps is a corrupt one, instead of which an earlier one was restored.
         position = _position(path.name)
         before = [state for state in saved_states(directory) if _position(state.name) < position]
@@ -251,12 +327,6 @@ def save_state(
         write() if writer is None else writer.submit(write)
     if writer is None:
         wait_for_workers()
-
-
-def _own_array(array: np.ndarray) -> np.ndarray:
-    """An array that does not share memory, as that of JAX, which the next step overwrites."""
-    # TensorFlow's are copies already. Copying those of a large state again takes seconds.
-    return array if array.flags.owndata else array.copy()
 
 
 def state_path(directory: str | os.PathLike, history: History, step: int = 0) -> Path | epath.Path:
@@ -297,7 +367,7 @@ def restore_state(model: keras.Model, directory: str | os.PathLike) -> Progress:
         # NumPy reads back bfloat16 as two raw bytes.
         variable.assign(array.view(variable.dtype) if array.dtype.kind == "V" else array)
     step = _position(path.name) % _MAX_STEPS
-    return Progress(history, step, metrics, meta.get("is_stopped", False))
+    return Progress(history, step, metrics, meta.get("stopped_of", 0))
 
 
 def _read_state(
@@ -457,6 +527,11 @@ class Checkpoint(keras.callbacks.Callback):
         self._before = self._done = progress.step
         self._metrics, self._cut = progress.metrics, False
 
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        self._copies = HostCopies(_variables(self.model))
+        if is_chief():
+            self.writer.submit(self._copies.prepare)
+
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._done = self._before
         if self._before:
@@ -535,7 +610,7 @@ class Checkpoint(keras.callbacks.Callback):
     def on_train_end(self, logs: dict | None = None) -> None:
         """Writes the state of a run that a callback has stopped, which is not trained further."""
         if self.model.stop_training:
-            self._save_state(is_stopped=True)
+            self._save_state(stopped_of=self.params["epochs"])
 
     def save(self) -> None:
         """Write the state in the middle of an epoch."""
@@ -544,7 +619,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._save_state(self._done, metrics)
 
     def _save_state(
-        self, step: int = 0, metrics: Sequence[np.ndarray] = (), is_stopped: bool = False
+        self, step: int = 0, metrics: Sequence[np.ndarray] = (), stopped_of: int = 0
     ) -> None:
         self._still_alone()
         attach_variables(self.model)
@@ -556,7 +631,8 @@ class Checkpoint(keras.callbacks.Callback):
             metrics,
             keep=self._keep,
             writer=self.writer,
-            is_stopped=is_stopped,
+            stopped_of=stopped_of,
+            copies=self._copies,
         )
 
     def save_if_validating(self) -> None:

@@ -220,12 +220,18 @@ class Recipe:
         """Number of rounds of a run, each ending with a validation, and of steps per round."""
         return self.epochs, num_batches
 
-    def compile(self, model: "keras.Model", steps_per_epoch: int) -> None:
+    def compile(
+        self,
+        model: "keras.Model",
+        steps_per_epoch: int,
+        optimizer: "keras.optimizers.Optimizer | None" = None,
+    ) -> None:
         """Compile a model for this recipe, so that `model.fit(train, epochs=...)` follows it.
 
-        With `ema`, give `fit` a `keras.callbacks.SwapEMAWeights()` to validate the average.
+        With `ema`, give `fit` a `keras.callbacks.SwapEMAWeights()` to validate the average. Another
+        `optimizer` takes the place of the recipe's.
         """
-        optimizer = self.make_optimizer(steps_per_epoch)
+        optimizer = optimizer or self.make_optimizer(steps_per_epoch)
         compile_classifier(model, optimizer, self.label_smoothing, self.loss)
 
 
@@ -443,9 +449,14 @@ class FineTuning:
         """The fields as a dict."""
         return dataclasses.asdict(self)
 
-    def compile(self, model: "keras.Model", num_batches: int | None = None) -> None:
-        """Compile a model for this recipe; `num_batches` is ignored."""
-        compile_classifier(model, self.make_optimizer())
+    def compile(
+        self,
+        model: "keras.Model",
+        num_batches: int | None = None,
+        optimizer: "keras.optimizers.Optimizer | None" = None,
+    ) -> None:
+        """Compile a model for this recipe or another optimizer; `num_batches` is ignored."""
+        compile_classifier(model, optimizer or self.make_optimizer())
 
 
 def _steps(num_examples: int) -> int:
@@ -481,12 +492,17 @@ class Pretraining(Recipe):
             off = not getattr(self, name)
             expect(off, name, "off: images are augmented before `mask_patches`", self)
 
-    def compile(self, model: "keras.Model", steps_per_epoch: int) -> None:
+    def compile(
+        self,
+        model: "keras.Model",
+        steps_per_epoch: int,
+        optimizer: "keras.optimizers.Optimizer | None" = None,
+    ) -> None:
         """Compile a model for this recipe, so that `model.fit(train, epochs=...)` follows it."""
         from vit_tf.training.masked_patches import ColourAccuracy, ColourCrossEntropy
         from vit_tf.training.objectives import compile_model
 
-        optimizer = self.make_optimizer(steps_per_epoch)
+        optimizer = optimizer or self.make_optimizer(steps_per_epoch)
         compile_model(model, optimizer, ColourCrossEntropy(), ColourAccuracy())
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from vit_tf import distribute
@@ -58,6 +59,9 @@ def train(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     save_every: int | None = None,
     keep_states: int = 2,
+    batch_size: int | None = None,
+    optimizer: keras.optimizers.Optimizer | None = None,
+    class_weight: dict[int, float] | None = None,
 ) -> dict[str, list[float]]:
     """Trains a model with a recipe; call it again with the same arguments to resume a killed run.
 
@@ -76,7 +80,9 @@ def train(
     seed and `keras.utils.set_random_seed` was called before. On SIGTERM, the current step is
     finished and the state is saved. Then the previous signal handler runs. A finished run, also one
     that a callback such as `EarlyStopping` has ended, is loaded instead of trained again, with a
-    log message.
+    log message. With a `Recipe` that has more `epochs` and is otherwise equal, a run is extended:
+    from its last state on, the learning rate follows the schedule of the longer run. (A run that a
+    callback has ended is extended from the weights that it returned.)
 
     Images and labels are checked while they are read, not before the first step. Several workers
     must share the directory, and only the chief writes to it. Several replicas train and validate
@@ -89,8 +95,8 @@ def train(
         train, validation: batched `tf.data.Dataset` of (images, int labels). With (images, labels,
             weights), the loss of each example is multiplied by its weight. `train.cardinality()`
             must be finite and known. Instead of a `Dataset`, a tuple of arrays can be passed. It is
-            split into batches of 32, and the examples of `train` are shuffled in each epoch with
-            the seed of the recipe. `validation` may be None. If `train` has an attribute
+            split into batches of `batch_size`, and the examples of `train` are shuffled in each
+            epoch with the seed of the recipe. `validation` may be None. If `train` has an attribute
             `class_names`, a model of this package stores it.
         directory: folder of the run, created if missing. It may be an address that
             `etils.epath` can open, such as `gs://bucket/run`, with weaker guarantees
@@ -108,6 +114,13 @@ def train(
             epoch.
         keep_states: number of most recent states to keep in the folder. If the newest state is
             corrupt, the run resumes from the state before it, with a log message.
+        batch_size: examples per batch of arrays; None for 32.
+        optimizer: Keras optimizer that replaces the recipe's, with its own learning rate, weight
+            decay, clipping and averaging; create it in the scope of the strategy. The
+            corresponding fields of the recipe are then ignored.
+        class_weight: dict from classes to the weights of their examples in the training loss, as
+            for `keras.Model.fit`; classes that are missing have the weight 1. The weights multiply
+            those of `train`.
 
     Returns:
         dict from metric names (`"loss"`, `"accuracy"`, `"val_loss"`, ...) to lists with one float
@@ -117,13 +130,14 @@ def train(
     Raises:
         ValueError: if the model ends in sigmoids, or in a softmax in front of which no scores are
             found (the loss is computed from the scores before a softmax), or if a callback sets the
-            learning rate and `recipe.schedule` is not `"constant"`.
+            learning rate and neither `recipe.schedule` is `"constant"` nor `optimizer` is set.
         ValueError: if images do not have the model's shape, are integers, are not finite, or lie
             far outside the range of the model's `preprocessing`, or if a label is outside the
             model's classes. (An invalid label stops the run when it is read. The last saved state
             remains.) It is also raised if the folder belongs to another run or is in use by another
             process, if all saved states are corrupt, if the loss is not finite, or if the Keras
-            backend is neither TensorFlow nor JAX.
+            backend is neither TensorFlow nor JAX, if `batch_size` is set for a `Dataset`, or if
+            `class_weight` has other keys than classes.
         ConnectionError: if another worker stops.
     """
     require_tensorflow_or_jax("training")
@@ -141,10 +155,11 @@ def train(
         raise ValueError(f"Expected save_every to be at least 1. Received: {save_every=}")
     if keep_states < 1:
         raise ValueError(f"Expected keep_states to be at least 1. Received: {keep_states=}")
-    _require_settable_rate(recipe, callbacks)
-    splits = {"training": _as_batches(train, "training", recipe.seed)}
+    if optimizer is None:
+        _require_settable_rate(recipe, callbacks)
+    splits = {"training": _as_batches(train, "training", batch_size, recipe.seed)}
     if validation is not None:
-        splits["validation"] = _as_batches(validation, "validation")
+        splits["validation"] = _as_batches(validation, "validation", batch_size)
     num_classes = _num_classes(model, splits["training"].element_spec[0])
     for split, dataset in splits.items():
         cropped = split == "training" and getattr(recipe, "crop", None) is not None
@@ -164,7 +179,9 @@ def train(
         require_finite_length(splits["validation"])
     _take_class_names(model, train)
     num_batches = _num_batches(splits["training"])
-    recipe.compile(model, num_batches)
+    if class_weight:
+        splits["training"] = _weigh_classes(splits["training"], class_weight, num_classes)
+    recipe.compile(model, num_batches, optimizer)
     configuration = {
         "images": {split: _identity(dataset) for split, dataset in splits.items()},
         "recipe": recipe.to_config(),
@@ -173,7 +190,11 @@ def train(
         "steps_per_epoch": num_batches,
         "replicas": strategy.num_replicas_in_sync,
         **({"backend": "jax"} if on_jax() else {}),
+        **({"batch_size": batch_size} if batch_size else {}),
+        **({"class_weight": class_weight} if class_weight else {}),
     }
+    if optimizer is not None:
+        configuration["optimizer"] = checkpointing.describe_optimizer(optimizer)
     alone = only_process(directory) if is_chief() else contextlib.nullcontext(lambda: None)
     with alone as still_alone, explained_failures(), Preemption() as preemption:
         progress = _resume(model, configuration, directory)
@@ -181,7 +202,9 @@ def train(
         model.steps_per_execution = distribute.steps_per_execution(
             math.gcd(steps, progress.step), steps_per_execution
         )
-        average = AverageValidation() if recipe.ema is not None else None
+        # With `mixed_float16` Keras wraps it in one that scales the loss.
+        own_optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        average = AverageValidation() if own_optimizer.use_ema else None
         checkpoint = Checkpoint(
             directory, progress, steps, preemption, save_every, average, still_alone, keep_states
         )
@@ -203,9 +226,18 @@ def _require_settable_rate(
         )
 
 
-def _as_batches(data: Any, split: str, seed: int | None = None) -> Any:
+def _as_batches(data: Any, split: str, batch_size: int | None, seed: int | None = None) -> Any:
     """Data of `train` as a batched data set; arrays are shuffled where there is a seed."""
-    if not hasattr(data, "element_spec"):
+    if hasattr(data, "element_spec"):
+        if batch_size is not None:
+            raise ValueError(
+                "Expected batch_size to be None for a tf.data.Dataset, which has batches. "
+                f"Received: {batch_size=} for the {split} data"
+            )
+    else:
+        batch_size = BATCH_SIZE if batch_size is None else batch_size
+        if batch_size < 1:
+            raise ValueError(f"Expected batch_size to be at least 1. Received: {batch_size=}")
         if (
             not isinstance(data, tuple | list)
             or len(data) not in (2, 3)
@@ -228,7 +260,7 @@ def _as_batches(data: Any, split: str, seed: int | None = None) -> Any:
             require_finite(arrays[0][start : start + BATCH_SIZE], start)
         data = tf.data.Dataset.from_tensor_slices(arrays)
         data = data if seed is None else data.shuffle(len(arrays[0]), seed=seed)
-        data = data.batch(BATCH_SIZE)
+        data = data.batch(batch_size)
     spec = data.element_spec
     if not isinstance(spec, tuple) or len(spec) not in (2, 3):
         raise ValueError(
@@ -236,6 +268,29 @@ def _as_batches(data: Any, split: str, seed: int | None = None) -> Any:
             f"weights). Received elements: {spec}"
         )
     return data
+
+
+def _weigh_classes(
+    dataset: tf.data.Dataset, class_weight: dict[int, float], num_classes: int
+) -> ResumableDataset:
+    """Batches of (images, labels, weights) whose weights include those of the classes."""
+    labels_rank = dataset.element_spec[1].shape.rank
+    if labels_rank not in (1, 2) or not set(class_weight) <= set(range(num_classes)):
+        raise ValueError(
+            f"Expected class_weight to map classes from 0 to {num_classes - 1} to weights. "
+            f"Received: {class_weight=}"
+        )
+    weights_of_classes = np.ones(num_classes, "float32")
+    weights_of_classes[[*class_weight]] = [*class_weight.values()]
+
+    def weigh(images: Any, labels: tf.Tensor, *given_weights: tf.Tensor) -> tuple:
+        classes = tf.argmax(labels, axis=-1) if labels_rank == 2 else labels
+        weights = tf.gather(weights_of_classes, classes)
+        for given in given_weights:
+            weights *= tf.cast(given, tf.float32)
+        return images, labels, weights
+
+    return ResumableDataset.from_sources(lambda batches: batches.map(weigh), dataset)
 
 
 def _identity(dataset: Any) -> dict[str, Any]:
@@ -280,7 +335,8 @@ def _fit(
     """Go on with a run to its end."""
     rounds, steps = recipe.rounds(num_batches)
     done = checkpointing.num_epochs(progress.history)
-    rounds = done if progress.is_stopped else rounds
+    is_stopped = progress.stopped_of == rounds
+    rounds = done if is_stopped else rounds
     if done >= rounds and is_chief():
         # The callbacks still see a training begin and end, and may write what a kill cost them.
         folder = without_password(os.fspath(checkpoint.directory))
@@ -317,7 +373,7 @@ def _fit(
     finally:
         checkpoint.writer.finish()
     wait_for_workers()
-    if progress.is_stopped:
+    if is_stopped:
         # The end of `fit` has put averaged weights in the place of those that a callback restored.
         checkpointing.restore_state(model, checkpoint.directory)
 

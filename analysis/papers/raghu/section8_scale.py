@@ -141,7 +141,7 @@ def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate
     shared = set.intersection(*map(set, fractions)) - {1.0}
     if not shared:
         raise ValueError(
-            f"Expected models trained on one fraction of the data. Received: {fractions}"
+            f"Expected models trained on the same fraction of the data. Received: {fractions}"
         )
     if not all(1 in of_model for of_model in fractions):
         raise ValueError(

@@ -71,6 +71,7 @@ def pooled_of(model: StudyModel, tokens: str, reads: str = "test") -> SharedPass
         saved=False,
         labelled=True,
         view=vectors if is_noise else None,
+        needs_all=True,
     )
 
 

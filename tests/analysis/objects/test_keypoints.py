@@ -247,11 +247,11 @@ BOX = {"target_box": [0, 0, 12, 12]}
         ([{}], {"threshold": "boxes"}, "a known name.*'boxes'"),
         ([{}], {"similarity": "product"}, "a known name.*'product'"),
         ([{"target": np.full((12, 12, 8), math.nan)}], {}, "NaN in image 0"),
-        ([{}], {"features": lambda images: {"colour": images * math.nan}}, "finite.*colour"),
+        ([{}], {"model": lambda images: {"colour": images * math.nan}}, "finite.*colour"),
     ],
 )
 def test_errors(rng, changes, options, words):
     good = moved_pair(rng, (0, 0), "a", [[3.5, 3.5]])
-    settings = {"features": unit_colours, "grid": PIXELS} | options
+    settings = {"model": unit_colours, "grid": PIXELS} | options
     with pytest.raises(ValueError, match=words):
         analysis.keypoint_correspondence(pairs=[good | change for change in changes], **settings)

@@ -212,12 +212,12 @@ def test_select_l2_for_each_token_of_layers_with_different_numbers():
     [
         ({"tokens": "first"}, "tokens to be one of"),
         ({"l2": (0.0, 1.0)}, "l2"),
-        ({"features": lambda x: {"x": x[..., 0] * np.nan}}, "finite.*x"),
+        ({"model": lambda x: {"x": x[..., 0] * np.nan}}, "finite.*x"),
     ],
 )
 def test_errors(rng, options, words):
     data = make(rng, 20)
     with pytest.raises(ValueError, match=words):
         analysis.ridge_probe(
-            **{"features": sequences, "train": data, "test": data, "num_classes": 4} | options
+            **{"model": sequences, "train": data, "test": data, "num_classes": 4} | options
         )

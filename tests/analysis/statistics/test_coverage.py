@@ -22,8 +22,10 @@ from vit_tf.analysis.papers.raghu.section7_tokens import best_probe
 from vit_tf.analysis.papers.walmer.section6_tasks import best_of_layers
 from vit_tf.analysis.statistics.estimates import (
     accuracy_of,
+    beyond,
     corrected,
     jackknife_over,
+    mean_of,
     mean_over,
     minus,
     over_runs,
@@ -295,6 +297,25 @@ def test_coverage_of_a_jackknife_of_a_ratio():
         after.add_estimate(found, 8 / 12)
         before.add_normal(found.value, found.error[0], 8 / 12)
     reported("ratio of sums over 6 batches", after, before)
+
+
+@pytest.mark.parametrize(("shared", "own"), [(1.0, 0.3), (0.3, 1.0), (1.0, 1.0)])
+def test_coverage_of_an_effect_beyond_copies_of_the_first_batches(shared, own):
+    """18 batches of the trained model, 4 of its copies.
+
+    A batch adds numbers of standard deviation `shared` to all models and of `own` to each of them.
+    Before, the numbers were not paired.
+    """
+    rng, found, before = np.random.default_rng(0), Coverage(), Coverage()
+    for _ in range(3000):
+        of_batches = shared * rng.normal(size=18)
+        trained = 0.3 + of_batches + own * rng.normal(size=18)
+        copies = of_batches[:4] + own * rng.normal(size=(2, 4))
+        of_trained = mean_over(trained, "batches", 1000)
+        of_copies = [mean_over(copy, "batches", 224) for copy in copies]
+        found.add_estimate(beyond(of_trained, of_copies), 0.3)
+        before.add_estimate(minus(of_trained, mean_of(of_copies)), 0.3)
+    reported(f"copies on 4 of 18 batches, shared {shared}, own {own}", found, before)
 
 
 EQUAL = {

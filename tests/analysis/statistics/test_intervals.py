@@ -157,6 +157,20 @@ def test_what_training_adds_is_paired_with_the_mean_of_the_copies(rng):
     np.testing.assert_allclose(effect.terms, np.subtract(arms[0].terms, arms[1].terms))
 
 
+def test_copies_of_the_first_units_are_paired_with_these(rng):
+    """A sum of two means of different units, whose variances are Welch's."""
+    trained, copies = rng.normal(size=9), rng.normal(size=(2, 4)) + 1
+    estimate = estimates.beyond(
+        estimates.mean_over(trained, "batches", 900),
+        [estimates.mean_over(copy, "batches", 400) for copy in copies],
+    )
+    null = copies.mean(axis=0)
+    assert estimate.value == pytest.approx(trained.mean() - null.mean())
+    terms = 4 / 9 * trained[:4] - null, -5 / 9 * trained[4:]
+    wanted = stats.ttest_ind(*terms, equal_var=False).confidence_interval()
+    np.testing.assert_allclose(estimate.interval, wanted)
+
+
 def test_the_mean_of_intervals_covers_copies_that_are_not_paired():
     copies = [estimates.share(count, 100) for count in (30, 50)]
     mean = estimates.mean_of(copies)

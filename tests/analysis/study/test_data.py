@@ -18,7 +18,6 @@ from vit_tf.analysis.study.data import (
     batch_test,
     few_images,
     field_batch_size,
-    fields_of_copies,
     make_data,
     num_field_images,
 )
@@ -32,12 +31,12 @@ from vit_tf.features.submodels import describe_taps
 
 @pytest.mark.parametrize(
     ("size", "at_once", "count"),
-    [(32, 16, 64), (64, 16, 64), (96, 16, 32), (224, 5, 20), (512, 4, 16), (None, 16, 64)],
+    [(32, 8, 64), (96, 8, 64), (224, 5, 20), (512, 4, 16), (None, 8, 64)],
 )
 def test_gradients_are_taken_of_fewer_large_images_at_once(size, at_once, count):
     spec = tf.TensorSpec((None, size, size, 3)), tf.TensorSpec((None,), tf.int64)
     data = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=spec)
-    assert (field_batch_size(data), num_field_images(data)) == (at_once, count)
+    assert (field_batch_size(data), num_field_images(at_once)) == (at_once, count)
 
 
 def test_fields_are_of_whole_batches_where_there_are_enough_images():
@@ -45,10 +44,7 @@ def test_fields_are_of_whole_batches_where_there_are_enough_images():
     assert [len(batch) for batch in few_images(as_dataset(images))] == [5, 5, 5, 5]
     assert [len(batch) for batch in few_images(as_dataset(images[:7]))] == [5, 2]
     small = few_images(as_dataset(images[:, :32, :32]))
-    assert [len(batch) for batch in small] == [16, 16, 16, 16]
-    # A copy takes 16 of them, in batches of the same size.
-    assert [len(batch) for batch in fields_of_copies(small)] == [16]
-    assert len(list(fields_of_copies(few_images(as_dataset(images))))) == 4
+    assert [len(batch) for batch in small] == [8] * 8
 
 
 def folder(root, *names):

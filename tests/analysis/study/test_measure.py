@@ -17,9 +17,10 @@ from vit_tf.analysis.papers.raghu import section5_locality
 from vit_tf.analysis.papers.raghu.section4_structure import cka_of_two
 from vit_tf.analysis.papers.raghu.section6_skips import skip_ratio_of
 from vit_tf.analysis.papers.raghu.section7_tokens import ridge_probe_of
+from vit_tf.analysis.papers.walmer.section5_clusters import clustering_of
 from vit_tf.analysis.papers.walmer.section6_tasks import knn_accuracy_of
 from vit_tf.analysis.similarity.cka import best_matching_layer
-from vit_tf.analysis.study import measure as measuring
+from vit_tf.analysis.study import data as study_data, measure as measuring
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.figure import all_figures, plan
 from vit_tf.analysis.study.measure import (
@@ -360,6 +361,27 @@ def test_untrained_copies_are_measured_with_the_graphs_of_their_model(
         grid=vit.grid,
     )
     np.testing.assert_allclose(field, direct, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_untrained_copies_are_shown_the_first_batches_unless_they_need_all(
+    subjects, data, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(study_data, "COPY_IMAGES", 32)
+    monkeypatch.setattr(study_data, "COPY_BATCHES", 2)
+    vits = copies_of(named(subjects, "ViT-CLS"))
+    wanted = [m for vit in vits for m in (skip_ratio_of(vit), clustering_of(vit))]
+    results, problems = measure_all(wanted, data, tmp_path)
+    assert not problems and len(list(data.test)) == 3
+    for vit, shown in zip(vits, (data.test, data.test.take(2), data.test.take(2)), strict=True):
+        skips = analysis.skip_ratio(vit.select("*/skip", "*/branch"), shown)
+        found = results[name_of("skip_ratio", vit)]
+        np.testing.assert_allclose(found.cosine, skips.cosine, 1e-5)
+        assert found.attrs["examples"] == 16 * len(list(shown))
+        clusters = results[name_of("clustering_first", vit)]
+        features = vit.select(*clusters.layer.values)
+        direct = analysis.clustering(features, data.test, tokens="cls")
+        xr.testing.assert_allclose(clusters, direct)
 
 
 def own_passes(name, inputs=()):
