@@ -429,6 +429,7 @@ def study_model(
         None if accuracy is None else (accuracy / 100, facts["row"]["tested on"]),
         class_names=() if accuracy is None else tuple(class_names),
         supervision="reconstruction" if plan.role == "masked" else "labels",
+        training_images=options.sizes["train"],
         training_flops=lambda: training_flops(plan, options, load()),
         configuration={
             "class": plan.model.__name__,
