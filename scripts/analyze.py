@@ -213,7 +213,11 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
         shared_framing,
         slug,
     )
-    from vit_tf.analysis.study.supervision import require_supervisions, supervision_of
+    from vit_tf.analysis.study.supervision import (
+        require_supervisions,
+        supervision_of,
+        training_images_of,
+    )
     from vit_tf.features.features import Features
 
     sources = options.models
@@ -242,12 +246,13 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
                 model,
                 expects,
                 model.digest() if isinstance(model, Features) else digest(source),
-                source,
-                tuple(options.taps or ()),
-                options.patch_size,
-                options.prefix,
-                None if role == "-" else role,
-                supervision_of(str(source)) if kind == "-" else kind,
+                source=source,
+                taps=tuple(options.taps or ()),
+                patch_size=options.patch_size,
+                prefix=options.prefix,
+                role=None if role == "-" else role,
+                supervision=supervision_of(str(source)) if kind == "-" else kind,
+                training_images=training_images_of(str(source)),
             )
         )
         shape = input_shape(opened[-1])

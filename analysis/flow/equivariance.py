@@ -41,13 +41,14 @@ def equivariance_error(
 ) -> xr.Dataset:
     """Measures whether representations move with the image when it is flipped or shifted.
 
-        error = sum |f(T x) - T f(x)|^2 / (2 sum |f(x) - mean|^2)
+        error = mean over x of |f(T x) - T f(x)|^2 / mean over pairs x, x' of |f(x) - f(x')|^2
 
     f(x) is the map of a layer for the image x, and T flips the image from left to right or shifts
-    it cyclically: pixels that leave the image on one side return on the opposite side. Both sums in
-    the formula are over examples, positions and channels. The mean is computed separately for each
-    channel, over examples and positions. The error is 0 if the representation moves with the image.
-    The error is 1 if f(T x) and T f(x) differ as much as the maps of two different images.
+    it cyclically: pixels that leave the image on one side return on the opposite side. Squares are
+    summed over positions and channels, and pairs are those of different images in a batch. The
+    error is 0 if the representation moves with the image. The error is 1 if f(T x) and T f(x)
+    differ as much as the maps of two different images do at one position. It is larger if positions
+    differ more than images, as with a large position embedding.
 
     Lenc and Vedaldi (2015, https://arxiv.org/abs/1411.5908, section 3) fit the transform of the
     features to data. This function uses the known transform T instead of a fitted one. A vector,
@@ -55,9 +56,9 @@ def equivariance_error(
 
     Args:
         model, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.
-        shifts: pairs (down, right) of integers, in pixels. By default, there is one shift, by the
-            same number of pixels down and to the right. This number is the smallest for which the
-            maps of all layers move by whole positions; for a ViT, it is the patch size.
+        shifts: pairs (down, right) of integers, in pixels. By default, these are the smallest shift
+            down and to the right for which the maps of all layers move by whole positions, which
+            for a ViT is the patch size, and two and four times this shift, up to half the image.
 
     Returns:
         Dataset with three variables. The dim `transform` lists `"flip"` and the shifts, such as
@@ -74,15 +75,15 @@ def equivariance_error(
     Raises:
         ValueError: if no layer is a map or lies on a known grid, or if shifts are not pairs of
             integers.
-        ValueError: if activations are not finite, or if a layer is constant; the message names the
-            layer.
+        ValueError: if activations are not finite, or if a layer does not vary between images; the
+            message names the layer.
 
     Examples:
         >>> error = analysis.equivariance_error(vit, images)
         >>> error.error.dims
         ('transform', 'layer')
         >>> error.transform.values.tolist()
-        ['flip', 'shift 8 8']
+        ['flip', 'shift 8 8', 'shift 16 16']
         >>> ax = analysis.plot(error)
 
     See also:
@@ -111,7 +112,7 @@ def equivariance_error_statistic(
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         taps = with_positions(taps, grid)
         size = tuple(images.shape[1:3])
-        own_shifts = shifts if shifts is not None else (common_shift(taps, size),)
+        own_shifts = shifts if shifts is not None else multiples(common_shift(taps, size), size)
         moved = [with_positions(features(tf.reverse(images, [2])), grid)]
         moved += [
             with_positions(features(tf.roll(images, shift, [1, 2])), grid) for shift in own_shifts
@@ -128,10 +129,7 @@ def equivariance_error_statistic(
                     ]
                 )[None],
                 "squares": sum_of_squares(x)[None],
-                "sums": tf.reduce_sum(tf.cast(tf.reduce_sum(x, axis=[1, 2]), tf.float64), axis=0)[
-                    None
-                ],
-                "positions": tf.cast(tf.size(x[..., 0]), tf.float64)[None],
+                "pairs": sum_over_pairs(x)[None],
             }
         return {
             "rows": rows,
@@ -147,19 +145,16 @@ def equivariance_error_statistic(
         constant = [
             layer
             for layer in layers
-            if not total_variance({k: x.sum(axis=0) for k, x in rows[layer].items()})
-            > NEGLIGIBLE * rows[layer]["squares"].sum()
+            if not rows[layer]["pairs"].sum() > 2 * NEGLIGIBLE * rows[layer]["squares"].sum()
         ]
         if constant:
             raise ValueError(
-                "Expected every layer to vary between images or positions. "
+                "Expected every layer to vary between images. "
                 f"Received a constant layer: {format_list(constant)}"
             )
 
         def errors(sums: dict[str, dict[str, np.ndarray]]) -> np.ndarray:
-            return np.stack(
-                [x["differences"] / (2 * total_variance(x)) for x in sums.values()], axis=-1
-            )
+            return np.stack([x["differences"] / x["pairs"] for x in sums.values()], axis=-1)
 
         error, stderr = jackknife(errors, rows)
         dims = ("transform", "layer")
@@ -179,7 +174,7 @@ def equivariance_error_statistic(
         facts = provenance(features, totals["examples"], batches, estimator=estimator)
         return dataset_of(variables, facts, transform=names, layer=layers)
 
-    return Statistic(step, finish)
+    return Statistic(step, finish, min_batch=2)
 
 
 def with_positions(taps: Taps, grid: PartialGrid) -> dict[str, tf.Tensor]:
@@ -211,6 +206,14 @@ def common_shift(maps: Taps, size: tuple[int, int]) -> Shift:
     return shift
 
 
+def multiples(shift: Shift, size: tuple[int, int]) -> list[Shift]:
+    """A shift, and two and four times this shift unless that is more than half the image."""
+    times = (
+        n for n in (2, 4) if all(2 * n * s <= length for s, length in zip(shift, size, strict=True))
+    )
+    return [shift, *((n * shift[0], n * shift[1]) for n in times)]
+
+
 def shifted(maps: tf.Tensor, shift: Shift, size: tuple[int, int]) -> tf.Tensor | None:
     """Maps that move as images of a size do, or None if not by a whole number of positions."""
     if tuple(maps.shape[1:3]) == (1, 1):  # of a vector, which stays
@@ -229,6 +232,7 @@ def sum_of_squares(x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(tf.reduce_sum(x**2, axis=[1, 2, 3]), tf.float64))
 
 
-def total_variance(sums: dict[str, np.ndarray]) -> float:
-    """Sum of squared differences from the mean of each channel."""
-    return sums["squares"] - (sums["sums"] ** 2).sum(axis=-1) / sums["positions"]
+def sum_over_pairs(x: tf.Tensor) -> tf.Tensor:
+    """The mean over pairs of examples of a batch of their squared distance, for each example."""
+    count = tf.cast(tf.shape(x)[0], tf.float64)
+    return 2 * count / (count - 1) * sum_of_squares(x - tf.reduce_mean(x, axis=0))

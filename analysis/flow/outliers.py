@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
-from scipy.special import ndtri
+from scipy.special import bdtrc, ndtri
 
 from vit_tf import edits
 from vit_tf.common.names import last_part
@@ -47,6 +47,7 @@ CLASS, POSITION = "class", "position"
 LOWER, UPPER = 0.5, 0.75  # the quantiles from which the upper tail is extrapolated
 LEAST_RATIO = 2.0  # of an outlier's norm to the median
 LEAST_TOKENS = 16  # of a layer, for its quantiles
+BIN = 0.5  # width of the bins of norms that show a second mode, as a power of two
 FOLDS = 5
 PENALTY = 0.1  # of the probes, relative to the variance of a channel
 LEAST_IMAGES = 20  # with outliers, for their roles
@@ -77,7 +78,11 @@ def outlier_tokens(
     distribution. If all tokens are Gaussian, the probability that at least one layer has an outlier
     is therefore at most `level`.
 
-    A token is an outlier if its norm is above the threshold and at least twice the median norm.
+    A token is an outlier if its norm is above the threshold and at least twice the median norm, and
+    if the norms have a second mode: more tokens lie in a bin of norms than in a bin between it and
+    the mode. The sign test over images of this has the same `level`. A long tail without a second
+    mode holds no outliers. With fewer than about 15 images, a second mode cannot be shown.
+
     Outliers do not change the threshold as long as they are fewer than a quarter of the tokens.
     Darcet et al. 2024 (https://arxiv.org/abs/2309.16588) find outliers in large ViTs, with about
     ten times the norm of other tokens.
@@ -97,7 +102,8 @@ def outlier_tokens(
         * `share`, of shape (layer,): the share of spatial tokens that are outliers.
         * `stderr`, of shape (layer,): the standard error of `share` over images.
         * `images`, of shape (layer,): the share of images with an outlier.
-        * `threshold`, of shape (layer,): the norm above which a token is an outlier.
+        * `threshold`, of shape (layer,): the norm above which a token is an outlier; infinite
+          without a second mode.
         * `median_norm`, of shape (layer,): the median norm of the spatial tokens.
         * `norm_ratio`, of shape (layer,): the median norm of the outliers divided by the median
           norm of the ordinary tokens.
@@ -240,10 +246,38 @@ def norm_threshold(norms: np.ndarray, level: float) -> float:
     return max(np.sqrt(upper + (upper - lower) * steps), LEAST_RATIO * np.sqrt(np.median(squares)))
 
 
+def second_mode(norms: np.ndarray, level: float) -> float:
+    """The norm from which a second mode of norms (example, token) begins; infinite without one.
+
+    If the density of the log norms has one mode, then of two bins above it the upper one holds more
+    tokens of an image at most as often as the lower one. The sign test over images of each pair of
+    bins is corrected for their number (Bonferroni).
+    """
+    norms = np.asarray(norms, np.float64)
+    median = np.median(norms)
+    if not median > 0:
+        return np.inf
+    with np.errstate(divide="ignore"):
+        bins = np.floor(np.log2(norms / median).clip(-100) / BIN).astype(int)
+    values, counts = np.unique(bins, return_counts=True)
+    above = range(values[counts.argmax()] + 1, values[-1] + 1)
+    of_images = [(bins == number).sum(axis=1) for number in above]
+    best, start = 1.0, np.inf
+    for lower, upper in combinations(range(len(above)), 2):
+        more, fewer = (
+            (of_images[a] > of_images[b]).sum() for a, b in ((upper, lower), (lower, upper))
+        )
+        # The probability of as many images or more, if half of them are expected.
+        p_value = bdtrc(more - 1, more + fewer, 0.5) if more else 1.0
+        if p_value < best:
+            best, start = p_value, median * 2.0 ** (BIN * above[lower] + BIN)
+    return start if best * len(above) * (len(above) - 1) / 2 < level else np.inf
+
+
 def outliers_of(rows: dict[str, np.ndarray], level: float) -> dict[str, Any]:
     """What `outlier_tokens` returns of a layer, from norms and attention (example, token)."""
     norms = rows["norm"].astype(np.float64)
-    threshold = norm_threshold(norms, level)
+    threshold = max(norm_threshold(norms, level), second_mode(norms, level))
     is_outlier = norms > threshold
     shares = is_outlier.mean(axis=1)
     ratio = np.nan

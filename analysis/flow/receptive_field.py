@@ -383,6 +383,15 @@ def receptive_field(
         DataArray of shape (layer, row, column), with one value for each pixel, in units of the
         activation per unit of pixel value.
 
+        * `size`, a coordinate of shape (layer,): the standard deviation of pixel position, weighted
+          by the field and divided by its value for a uniform field. It is 1 if all pixels have
+          equal influence, and NaN for a field of zeros.
+        * `centre_share`, a coordinate of shape (layer,): the share of the centre patch in the sum
+          of the field; NaN for a model without a known grid.
+        * `leave_one_out`, an attribute if there are several batches: `size` and `centre_share`
+          without each batch in turn, as a flat array of shape (batch, 2, layer). It allows paired
+          comparisons of models that are measured on the same batches.
+
     Raises:
         ValueError: if `channels` or `token` is unknown, if `token` is `"cls"` and the grid has no
             prefix tokens, or if the grid of a layer of tokens is unknown.
@@ -411,7 +420,8 @@ def receptive_field(
     if token not in ("centre", "cls"):
         raise ValueError(f"Expected token to be 'centre' or 'cls'. Received: token={token!r}")
     grid = grid_of(features, grid)
-    statistic = _field_statistic(features, channels, grid, seed, token)
+    patch = features.facts.grid.stride if features.facts.grid else 0
+    statistic = _field_statistic(features, channels, grid, seed, token, patch)
     sums = evaluate(statistic, images, description="receptive fields", checked=(features,))
     layers = list(sums["field"])
     field = np.stack(list(sums["field"].values())) / sums["examples"]
@@ -426,14 +436,58 @@ def receptive_field(
     facts = facts_of(features, sums, estimator, channels=channels, seed=seed)
     place = "centre" if token == "centre" else "class token"
     dims, words = ("layer", "row", "column"), (f"effective receptive field of the {place}", UNITS)
-    return array_of("receptive_field", field, dims, words, facts, layer=layers)
+    per_batch = np.stack(list(sums["rows"].values()), axis=1).astype(np.float64)
+    size, centre_share = _field_numbers(per_batch.sum(axis=0), *field.shape[1:])
+    coords = {"layer": layers, "size": ("layer", size), "centre_share": ("layer", centre_share)}
+    result = array_of("receptive_field", field, dims, words, facts, **coords)
+    if len(per_batch) < 2:
+        return result
+    rest = _field_numbers(per_batch.sum(axis=0) - per_batch, *field.shape[1:])
+    return result.assign_attrs(leave_one_out=np.stack(rest, axis=1).ravel())
+
+
+def select_fields(fields: xr.DataArray, layers: Sequence[str]) -> xr.DataArray:
+    """The fields of some layers, with what their attribute `leave_one_out` has of these layers."""
+    selected = fields.sel(layer=list(layers))
+    if "leave_one_out" not in fields.attrs:
+        return selected
+    at = fields.get_index("layer").get_indexer(list(layers))
+    rest = np.reshape(fields.attrs["leave_one_out"], (-1, 2, fields.sizes["layer"]))
+    return selected.assign_attrs(leave_one_out=rest[..., at].ravel())
+
+
+def _field_numbers(sums: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Size and centre share of fields from their `_field_sums` (..., number)."""
+    row_sums, column_sums, centre = np.split(sums, [height, height + width], axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of fields of zeros
+        return field_size(row_sums, column_sums), centre[..., 0] / row_sums.sum(axis=-1)
+
+
+def field_size(row_sums: np.ndarray, column_sums: np.ndarray) -> np.ndarray:
+    """Standard deviation of position in fields, relative to uniform ones, from sums (..., pixel).
+
+    They are summed over the columns of each row, and over the rows of each column.
+    """
+    variance, uniform = 0.0, 0.0
+    for margin in (row_sums, column_sums):
+        weights, pixels = (
+            margin / margin.sum(axis=-1, keepdims=True),
+            np.arange(margin.shape[-1]),
+        )
+        offset = pixels - (weights @ pixels)[..., None]
+        variance = variance + (weights * offset**2).sum(axis=-1)
+        uniform += pixels.var()
+    return np.sqrt(variance / uniform)
 
 
 @reusable
 def _field_statistic(
-    features: Features, channels: str | int, grid: PartialGrid, seed: int, token: str
+    features: Features, channels: str | int, grid: PartialGrid, seed: int, token: str, patch: int
 ) -> Statistic[Totals]:
-    """`Statistic` over images with the sum of the fields (row, column) of each layer."""
+    """`Statistic` over images with the sum of the fields (row, column) of each layer.
+
+    Its rows are the `_field_sums` of each batch.
+    """
 
     def step(batch: tf.Tensor) -> dict[str, Any]:
         own, batch, levels = in_own_units(features, tf.cast(batch, tf.float32))
@@ -442,11 +496,25 @@ def _field_statistic(
         layers = [tap for tap in (features.facts.layers or fields) if tap in fields]
         return {
             "field": {tap: fields[tap] for tap in layers},
+            "rows": {tap: _field_sums(fields[tap], patch)[None] for tap in layers},
             "examples": tf.shape(batch)[0],
             "batches": 1,
         }
 
     return Statistic(step, lambda totals: totals)
+
+
+def _field_sums(field: tf.Tensor, patch: int) -> tf.Tensor:
+    """The sums of the rows, of the columns and of the centre patch of a field (row, column).
+
+    The sum of the centre patch is NaN if the size of a patch is not known, which is then 0.
+    """
+    if patch:
+        row, column = (size // patch // 2 * patch for size in field.shape)
+        centre = tf.reduce_sum(field[row : row + patch, column : column + patch])
+    else:
+        centre = tf.constant(np.nan, field.dtype)
+    return tf.concat([tf.reduce_sum(field, 1), tf.reduce_sum(field, 0), centre[None]], axis=0)
 
 
 def _target_at_centre(batch: tf.Tensor, grid: PartialGrid, token: str) -> Target:

@@ -14,20 +14,19 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 from vit_tf.features.noise import content_key, key_factors
-from vit_tf.features.tokens import TokenGrid
 
 from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, pack_correct, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, per_batch
-from ..similarity.localization import input_patches
 
-DROP, SHUFFLE = "patch drop", "patch shuffle"
+DROP = "patch drop"
 SALIENT, OTHERS = "occlusion of salient patches", "occlusion of other patches"
 LOW, HIGH = "low-frequency noise", "high-frequency noise"
-PERTURBATIONS = (DROP, SHUFFLE, SALIENT, OTHERS, LOW, HIGH)
+PERTURBATIONS = (DROP, SALIENT, OTHERS, LOW, HIGH)
 STRENGTHS = (0.25, 0.5, 0.75, 0.9)
+GRIDS = (2, 4, 8, 14)  # cells in a row of those that Naseer et al. shuffle
 
 
 @measurement("scores")
@@ -43,7 +42,7 @@ def robustness(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """Accuracy on perturbed images, for several perturbations and strengths.
+    """Accuracy on perturbed images, for several perturbations and strengths, and on shuffled ones.
 
         area = (integral of the accuracy from 0 to s) / s,    s = largest strength
 
@@ -54,13 +53,16 @@ def robustness(
     https://arxiv.org/abs/2202.06709, section 3).
 
     * `"patch drop"` replaces random patches by 0.
-    * `"patch shuffle"` exchanges random patches with each other.
     * `"occlusion of salient patches"` replaces the patches with the largest pixel variance by 0.
     * `"occlusion of other patches"` replaces the patches with the smallest pixel variance by 0.
     * `"low-frequency noise"` adds Gaussian noise at spatial frequencies up to half the highest
       frequency.
     * `"high-frequency noise"` adds Gaussian noise at spatial frequencies above half the highest
       frequency.
+
+    To shuffle an image, it is cut into a grid of 2 x 2, 4 x 4, 8 x 8 or 14 x 14 cells, all of which
+    are permuted at random (Naseer et al. 2021, section 3.3). Grids that do not divide the image
+    into whole pixels are left out.
 
     The random numbers of an image depend only on its values and on the seed, not on the batch or
     the order of images. All models that expect images in the same range are therefore tested on the
@@ -76,7 +78,7 @@ def robustness(
         seed: seed of the random numbers.
 
     Returns:
-        Dataset with six variables and a coordinate.
+        Dataset with the following variables and coordinates.
 
         * `accuracy`, of shape (perturbation, strength): the accuracy on perturbed images.
         * `accuracy_change`, of shape (perturbation, strength): the accuracy on perturbed images
@@ -86,8 +88,11 @@ def robustness(
         * `area` and `area_stderr`, of shape (perturbation,): the mean accuracy over strengths, as
           defined above, and its standard error.
         * `intact_accuracy`, a scalar: the accuracy on intact images.
+        * `shuffled_accuracy`, `shuffled_change` and `shuffled_change_stderr`, of shape (grid,): the
+          same three numbers for shuffled images. `grid` is the number of cells in a row.
         * `correct`, a coordinate of shape (perturbation, strength): the images that are classified
           correctly, as packed bits. It allows paired comparisons of models, image by image.
+          `shuffled_correct`, of shape (grid,), is the same for shuffled images.
 
     Raises:
         ValueError: if `strengths` are not ascending in (0, 1], if the patches do not tile the
@@ -98,8 +103,8 @@ def robustness(
         >>> result = analysis.robustness(vit, (images, labels), strengths=(0.25, 0.75))
         >>> result.accuracy.dims
         ('perturbation', 'strength')
-        >>> result.perturbation.values.tolist()[:2]
-        ['patch drop', 'patch shuffle']
+        >>> result.grid.values.tolist()
+        [2, 4, 8]
         >>> ax = analysis.plot(result)
 
     See also:
@@ -148,22 +153,24 @@ def robustness_statistic(
         labels, label_counts = batch_labels(labels, num_classes)
         images = tf.cast(images, tf.float32)
         every = perturbed(images, patch_size, strengths, seed)
+        grids = [cells for cells in GRIDS if all(size % cells == 0 for size in images.shape[1:3])]
+        every = tf.concat(
+            [every, *(shuffled(images, cells, seed)[None] for cells in grids)], axis=0
+        )
 
         def is_correct(values: tf.Tensor) -> tf.Tensor:
             answers = tf.argmax(tf.cast(values, tf.float32), axis=-1)
             return tf.cast(answers == labels, tf.float32)
 
         # A loop, whose graph has the model once.
-        answers = tf.map_fn(
-            lambda batch: is_correct(features(batch)[scores]),
-            tf.reshape(every, (-1, *tf.unstack(tf.shape(images)))),
-        )
+        answers = tf.map_fn(lambda batch: is_correct(features(batch)[scores]), every)
         correct = tf.concat([is_correct(taps[scores])[None], answers], axis=0)
         return {
             "rows": {"correct": tf.transpose(correct)},
             "finite": tf.reduce_sum(tf.cast(taps[scores], tf.float32)),
             "label_counts": label_counts,
             "num_classes": num_classes,
+            "grids": grids,
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -175,8 +182,11 @@ def robustness_statistic(
         correct = totals["rows"]["correct"].astype(np.float64)
         intact = correct[:, 0]
         shape = (examples, len(PERTURBATIONS), len(strengths))
-        correct = correct[:, 1:].reshape(shape)
+        grids = per_batch(totals, "grids")
+        correct, shuffled_correct = np.split(correct[:, 1:], [shape[1] * shape[2]], axis=1)
+        correct = correct.reshape(shape)
         change = correct - intact[:, None, None]
+        shuffled_change = shuffled_correct - intact[:, None]
         curves = np.concatenate([np.repeat(intact[:, None, None], shape[1], 1), correct], axis=2)
         area = np.trapezoid(curves, (0.0, *strengths), axis=2) / strengths[-1]
         dims = ("perturbation", "strength")
@@ -190,6 +200,15 @@ def robustness_statistic(
             "accuracy_change": variable(dims, change.mean(axis=0), "change in accuracy"),
             "accuracy_change_stderr": variable(
                 dims, error(change), "standard error of the change in accuracy"
+            ),
+            "shuffled_accuracy": variable(
+                ("grid",), shuffled_correct.mean(axis=0), "accuracy on shuffled images"
+            ),
+            "shuffled_change": variable(
+                ("grid",), shuffled_change.mean(axis=0), "change in accuracy on shuffled images"
+            ),
+            "shuffled_change_stderr": variable(
+                ("grid",), error(shuffled_change), "standard error of the change in accuracy"
             ),
             "area": variable(dims[:1], area.mean(axis=0), "mean accuracy over strengths"),
             "area_stderr": variable(dims[:1], error(area), "standard error of the area"),
@@ -205,13 +224,14 @@ def robustness_statistic(
         )
         # Which images are right is kept, for paired comparisons of models.
         packed = pack_correct(np.moveaxis(correct, 0, -1).astype(bool))
-        return dataset_of(
-            variables,
-            facts,
-            correct=(dims, packed, words),
-            perturbation=list(PERTURBATIONS),
-            strength=list(strengths),
-        )
+        coords = {
+            "perturbation": list(PERTURBATIONS),
+            "strength": list(strengths),
+            "grid": [int(cells) for cells in grids],
+            "correct": (dims, packed, words),
+            "shuffled_correct": ("grid", pack_correct(shuffled_correct.T.astype(bool)), words),
+        }
+        return dataset_of(variables, facts, **coords)
 
     return Statistic(step, finish, with_labels=True)
 
@@ -219,14 +239,15 @@ def robustness_statistic(
 def perturbed(
     images: tf.Tensor, patch_size: int, strengths: Sequence[float], seed: int
 ) -> tf.Tensor:
-    """Images (perturbation, strength, example, height, width, channel), as `PERTURBATIONS`."""
+    """Images (perturbation x strength, example, height, width, channel), as `PERTURBATIONS`."""
     height, width = images.shape[1:3]
     if height % patch_size or width % patch_size:
         raise ValueError(
             f"Expected images that patches of {patch_size} pixels tile; choose patch_size. "
             f"Received: images of {height} x {width} pixels"
         )
-    patches = as_patches(images, patch_size)
+    sides = (patch_size, patch_size)
+    patches = as_patches(images, sides)
     count = patches.shape[1]
     factors = key_factors(images, seed)
 
@@ -259,36 +280,42 @@ def perturbed(
             number = round(strength * count)
             if name in ranks:
                 is_kept = tf.cast(ranks[name] >= number, tf.float32)
-                images_now = as_images_again(patches * is_kept[..., None, None], images, patch_size)
-            elif name == SHUFFLE:
-                # The first patches of a random order are permuted in a cycle.
-                positions = tf.concat(
-                    [tf.roll(order[:, :number], 1, axis=1), order[:, number:]], axis=1
-                )
-                source = tf.gather(positions, ranks[DROP], axis=1, batch_dims=1)
-                shuffled = tf.gather(patches, source, axis=1, batch_dims=1)
-                images_now = as_images_again(shuffled, images, patch_size)
+                images_now = as_images_again(patches * is_kept[..., None, None], images, sides)
             else:
                 band = low if name == LOW else noise - low
                 size = tf.math.reduce_std(band, axis=(1, 2, 3), keepdims=True)
                 images_now = images + strength * scale * band / size
             every.append(images_now)
-    shape = (len(PERTURBATIONS), len(strengths), *tf.unstack(tf.shape(images)))
-    return tf.reshape(tf.stack(every), shape)
+    return tf.stack(every)
 
 
-def as_patches(images: tf.Tensor, size: int) -> tf.Tensor:
+def shuffled(images: tf.Tensor, grid: int, seed: int) -> tf.Tensor:
+    """Images whose `grid` x `grid` cells are permuted at random."""
+    sides = [size // grid for size in images.shape[1:3]]
+    cells = as_patches(images, sides)
+    factors = key_factors(images, seed + 1)  # other numbers than those of `perturbed`
+
+    def permutation(image: tf.Tensor) -> tf.Tensor:
+        uniform = tf.random.stateless_uniform((grid * grid,), content_key(image, factors))
+        return tf.argsort(uniform)
+
+    spec = tf.TensorSpec((grid * grid,), tf.int32)
+    order = tf.map_fn(permutation, images, fn_output_signature=spec)
+    return as_images_again(tf.gather(cells, order, axis=1, batch_dims=1), images, sides)
+
+
+def as_patches(images: tf.Tensor, sides: Sequence[int]) -> tf.Tensor:
     """Patches (example, patch, pixel, channel) of images, row by row."""
-    height, width, channels = images.shape[1:]
-    grid = TokenGrid(height // size, width // size, 0, size)
-    patches = input_patches(images, grid)
-    return tf.reshape(patches, (-1, grid.num_spatial, size * size, channels))
+    (height, width, channels), (rows, columns) = images.shape[1:], sides
+    shape = (-1, height // rows, rows, width // columns, columns, channels)
+    patches = tf.transpose(tf.reshape(images, shape), (0, 1, 3, 2, 4, 5))
+    return tf.reshape(patches, (-1, height * width // (rows * columns), rows * columns, channels))
 
 
-def as_images_again(patches: tf.Tensor, images: tf.Tensor, size: int) -> tf.Tensor:
+def as_images_again(patches: tf.Tensor, images: tf.Tensor, sides: Sequence[int]) -> tf.Tensor:
     """Images like others from their patches (example, patch, pixel, channel)."""
-    height, width, channels = images.shape[1:]
-    patches = tf.reshape(patches, (-1, height // size, width // size, size, size, channels))
+    (height, width, channels), (rows, columns) = images.shape[1:], sides
+    patches = tf.reshape(patches, (-1, height // rows, width // columns, rows, columns, channels))
     return tf.reshape(tf.transpose(patches, (0, 1, 3, 2, 4, 5)), (-1, height, width, channels))
 
 

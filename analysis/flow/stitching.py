@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+import vit_tf
 from vit_tf import edits
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
+from vit_tf.features.keras_features import KerasFeatures
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import as_maps, require_grid
 from ..engine.preparation import ImagesLike, prepare_images, read_model, score_layer
-from ..engine.results import model_name, require_finite
+from ..engine.results import layer_names, model_name, require_finite
 from ..engine.stream import Statistic, evaluate, sum_statistic
-from ..engine.traces import reusable
+from ..engine.traces import keep, reusable
 from .ablation import effects, effects_statistic, require_submodel
 
 # The tensors of the parts of a sequence, by layer.
 Parts: TypeAlias = dict[str, dict[str, tf.Tensor]]
 
 SPATIAL, PREFIX = "spatial", "prefix"
+UNTRAINED, PIXELS = "untrained ", "pixels"  # what nulls are called among the layers
 
 
 @measurement("lens", arguments="{model}, {other}, train, {images}")
@@ -50,8 +54,8 @@ def stitching(
     Vedaldi 2015, https://arxiv.org/abs/1411.5908). Csiszarik et al. 2021
     (https://arxiv.org/abs/2110.14633) call this direct matching. Bansal et al. 2021
     (https://arxiv.org/abs/2106.07682) train the map by gradient descent to minimise the loss of the
-    stitched model. A loss has no scale of its own: compare it with that of an untrained copy of the
-    first model.
+    stitched model. A loss has no scale of its own: it is measured for two nulls too, an untrained
+    copy of the first model and the pixels.
 
     CKA compares directions of large variance. Stitching shows which information the second model
     can use, even if this information lies in directions of small variance. If the second model has
@@ -83,6 +87,10 @@ def stitching(
           the class probabilities without stitching, in nats.
         * `loss_change_stderr`, `accuracy_change_stderr` and `output_change_stderr`: the standard
           errors of the three changes over images.
+        * `untrained_loss_change`, of shape (layer_x, layer_y): `loss_change` for the layers of a
+          randomly initialized copy of the first model, if that is a Keras model.
+        * `pixels_loss_change`, of shape (layer_y,): `loss_change` if the spatial tokens are mapped
+          from the pixels of their patches.
         * `loss` and `accuracy`, scalars: the cross-entropy and the accuracy of the second model
           without stitching.
 
@@ -99,7 +107,10 @@ def stitching(
     See also:
         `plots.plot_stitching`, `cka`, `activation_patching`; page measurements/flow/stitching.md.
     """
-    read = [read_model(features_x, "stitched", layers), read_model(features_y, "lens", layers)]
+    read = [
+        read_model(features_x, "stitched", layers, images=images),
+        read_model(features_y, "lens", layers, images=images),
+    ]
     sets = {"train": train, "images": images}
     (x, y), (train, images) = prepare_images(read, sets, scores=[scores], labelled=["images"])
     scores = score_layer(y, scores)
@@ -108,9 +119,12 @@ def stitching(
     layers_y = list(require_submodel(y, scores))
     grid_x = x.facts.grid
     grid = require_grid(y, None)
+    sources = {"": x}
+    if isinstance(x, KerasFeatures):
+        sources[UNTRAINED] = keep(x, ["untrained copy"], partial(_untrained, x))
 
     # A first pass sums what the linear maps between all pairs of layers are fitted on.
-    statistic = _moments_statistic(y, x, layers_y, grid_x, grid)
+    statistic = _moments_statistic(y, sources, layers_y, grid_x, grid)
     checked = x, y
     totals = evaluate(statistic, train, description="stitching maps", checked=checked)
     names_x = list(totals["x"])
@@ -122,8 +136,8 @@ def stitching(
     }
     # A second pass replaces each layer of the second model by a mapped layer of the first.
     cells = [(layer, other) for layer in names_x for other in layers_y]
-    statistic = _stitched_statistic(y, x, cells, grid_x=grid_x, grid=grid, scores=scores)
-    return effects(
+    statistic = _stitched_statistic(y, sources, cells, grid_x=grid_x, grid=grid, scores=scores)
+    result = effects(
         y,
         replace(statistic, state=maps),
         cells,
@@ -135,12 +149,55 @@ def stitching(
         model_x=model_name(x),
         model_y=model_name(y),
     )
+    return _with_nulls(result)
+
+
+def _untrained(features: KerasFeatures) -> Features:
+    """The same layers of a randomly initialized copy."""
+    return features.with_model(vit_tf.reinitialize(features.source))
+
+
+def _with_nulls(result: xr.Dataset) -> xr.Dataset:
+    """The effects of the layers of the first model, next to the changes in loss of the nulls."""
+    names = layer_names(result, "layer_x")
+    untrained = [name for name in names if name.startswith(UNTRAINED)]
+    layers = [name for name in names if name != PIXELS and name not in untrained]
+    loss, selected = result["loss_change"], result.sel(layer_x=layers)
+    words = {"units": loss.attrs["units"]}
+    if untrained:
+        of_copy = loss.sel(layer_x=untrained).assign_coords(layer_x=layers)
+        of_copy = of_copy.assign_attrs(words, long_name="change in loss, untrained copy")
+        selected = selected.assign(untrained_loss_change=of_copy)
+    of_pixels = loss.sel(layer_x=PIXELS, drop=True)
+    of_pixels = of_pixels.assign_attrs(words, long_name="change in loss, pixels")
+    return selected.assign(pixels_loss_change=of_pixels)
+
+
+def _parts_of_sources(
+    sources: Mapping[str, Features], images: tf.Tensor, grid_x: TokenGrid | None, grid: TokenGrid
+) -> Parts:
+    """The `parts_of` the layers of the first model, of its untrained copy, and of the pixels.
+
+    The names of a copy's layers begin with that of the copy.
+    """
+    parts = {}
+    for name, features in sources.items():
+        own = parts_of(features(images), grid_x, grid)
+        parts |= {f"{name}{layer}": values for layer, values in own.items()}
+    window = [
+        size // cells
+        for size, cells in zip(images.shape[1:3], (grid.rows, grid.columns), strict=True)
+    ]
+    sizes, strides = [1, *window, 1], [1, *window, 1]
+    patches = tf.image.extract_patches(images, sizes, strides, [1] * 4, "VALID")
+    patches = patches[:, : grid.rows, : grid.columns]
+    return parts | parts_of({PIXELS: patches}, None, grid)
 
 
 @reusable
 def _moments_statistic(
     features_y: Features,
-    features_x: Features,
+    sources: Mapping[str, Features],
     layers_y: Sequence[str],
     grid_x: TokenGrid | None,
     grid: TokenGrid,
@@ -149,7 +206,7 @@ def _moments_statistic(
 
     def step(batch: tf.Tensor) -> dict[str, Any]:
         batch = tf.cast(batch, tf.float32)
-        x = parts_of(features_x(batch), grid_x, grid)
+        x = _parts_of_sources(sources, batch, grid_x, grid)
         taps = features_y(batch)
         y = parts_of({layer: taps[layer] for layer in layers_y}, grid, grid)
         return moments(x, y)
@@ -160,7 +217,7 @@ def _moments_statistic(
 @reusable
 def _stitched_statistic(
     features_y: Features,
-    features_x: Features,
+    sources: Mapping[str, Features],
     cells: Sequence[tuple[str, str]],
     *,
     grid_x: TokenGrid | None,
@@ -170,7 +227,7 @@ def _stitched_statistic(
     """The `effects_statistic` of `stitching`; its state are the `fitted_maps`."""
 
     def interventions(taps: Taps, images: tf.Tensor, state: Any) -> list[dict[str, Callable]]:
-        x = parts_of(features_x(images), grid_x, grid)
+        x = _parts_of_sources(sources, tf.cast(images, tf.float32), grid_x, grid)
         runs = []
         for layer, other in cells:
             mapped = {

@@ -62,7 +62,7 @@ def difference_of(roles: xr.Dataset, content: str) -> Estimate:
     "outlier_roles.{vit}",
     "section 2.2, Table 1",
     "difference in accuracy",
-    effect=0.032,
+    effect="above",
     least=0.01,
     beyond_untrained=False,
 )
@@ -82,7 +82,7 @@ def outliers_hold_the_class(roles: xr.Dataset) -> Estimate:
     "outlier_roles.{vit}",
     "section 2.2, Figure 5",
     "difference in accuracy",
-    effect=-0.189,
+    effect="below",
     least=0.05,
     beyond_untrained=False,
 )

@@ -22,7 +22,7 @@ MOST_NEIGHBOUR_LAYERS = 6  # rows of a plot that selects layers itself
 def plot_neighbours(
     result: xr.Dataset, ax: "Axes | None", *, query: int = 0, layers: list[str] | None = None
 ) -> "Axes":
-    """The nearest images to a query image, with a row for each layer.
+    """The nearest images to a query image, with a row for each layer, from bottom to top.
 
     The query is the first picture of each row. The number above each neighbour is its cosine
     similarity to the query.

@@ -166,6 +166,7 @@ def plot_equivariance_error(
 @draws(
     {
         **dict.fromkeys(("accuracy", "accuracy_change_stderr"), "perturbation strength"),
+        **dict.fromkeys(("shuffled_accuracy", "shuffled_change_stderr"), "grid"),
         "intact_accuracy": "",
     },
     several=True,
@@ -173,21 +174,21 @@ def plot_equivariance_error(
 def plot_robustness(
     results: style.Datasets, ax: "Axes | None", *, baselines: Sequence[str] = ()
 ) -> "Axes":
-    """Accuracy versus strength of every perturbation (Figures 3 and 8 of Naseer et al. 2021).
+    """Accuracy versus strength of every perturbation, and on shuffled images (Naseer et al. 2021).
 
     Each line shows one result. Its band is the 95 % CI of the difference from the accuracy on
-    intact images.
+    intact images. In the last panel, the grid of one cell is the intact image.
 
     Args:
         results: Dataset with `accuracy` and `accuracy_change_stderr` of dims (perturbation,
-            strength) and `intact_accuracy` of dims (), from `robustness`, or a dict from label to
-            such a result.
+            strength), `shuffled_accuracy` and `shuffled_change_stderr` of dims (grid,) and
+            `intact_accuracy` of dims (), from `robustness`, or a dict from label to such a result.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         baselines: labels of the results to draw in grey.
 
     Returns:
-        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (perturbation,).
+        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (perturbation + 1,).
 
     Raises:
         ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
@@ -203,30 +204,38 @@ def plot_robustness(
     named = style.by_label(results)
     perturbations = layer_names(next(iter(named.values())), "perturbation")
     title = style.titled("Accuracy on perturbed images", results)
-    columns = (len(perturbations) + 1) // 2 if len(perturbations) > 3 else len(perturbations)
+    names = [*perturbations, SHUFFLED]
+    columns = (len(names) + 1) // 2 if len(names) > 3 else len(names)
     layout = {"columns": columns, "inches": (2.2, 1.9), "size": 9}
-    ax, flat = panels(ax, len(perturbations), title, perturbations, **layout)
+    ax, flat = panels(ax, len(names), title, names, **layout)
     colours = style.line_colours(named, baselines)
-    for index, (panel, perturbation) in enumerate(zip(flat, perturbations, strict=True)):
+    for index, (panel, name) in enumerate(zip(flat, names, strict=True)):
+        is_shuffled = name == SHUFFLED
         for label, result in named.items():
-            part = result.sel(perturbation=perturbation)
-            strength = np.append(0.0, part["strength"].values)
-            accuracy = np.append(result["intact_accuracy"].item(), part["accuracy"].values)
-            errors = np.append(0.0, part["accuracy_change_stderr"].values)
+            part = result if is_shuffled else result.sel(perturbation=name)
+            start, variables = (1, SHUFFLED_LINE) if is_shuffled else (0, PERTURBED_LINE)
+            x, accuracy, errors = (part[variable].values for variable in variables)
+            x = np.append(start, x)
+            accuracy = np.append(result["intact_accuracy"].item(), accuracy)
             look: dict[str, Any] = {"color": colours[label], "marker": "o", "markersize": 3}
-            panel.plot(strength, accuracy, label=label or "accuracy", **look)
-            draw_band(panel, strength, accuracy, 1.96 * errors, colours[label])
+            panel.plot(x, accuracy, label=label or "accuracy", **look)
+            draw_band(panel, x, accuracy, 1.96 * np.append(0.0, errors), colours[label])
         style.tidy(panel, ylim=(0, 1))
         style.percent(panel.yaxis)
         panel.tick_params(labelsize=7.5)
-        if index // columns == (len(perturbations) - 1) // columns:
-            panel.set_xlabel("strength", fontsize=8)
+        if is_shuffled or index // columns == (len(perturbations) - 1) // columns:
+            panel.set_xlabel("cells in a row" if is_shuffled else "strength", fontsize=8)
         if index % columns == 0:
             panel.set_ylabel("accuracy (%)", fontsize=8)
     if len(named) > 1:
         flat[0].legend(fontsize=7.5, frameon=False)
     return ax
 
+
+SHUFFLED = "shuffled grid"
+# What the panels of `plot_robustness` draw: x, accuracy and its standard error.
+SHUFFLED_LINE = ("grid", "shuffled_accuracy", "shuffled_change_stderr")
+PERTURBED_LINE = ("strength", "accuracy", "accuracy_change_stderr")
 
 STITCHED = {
     "loss_change": "change in cross-entropy (nat)",

@@ -842,7 +842,7 @@ def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str])
 
 
 @draws({"values": "claim training"}, names_model=False)
-def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
+def plot_runs(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Claims of papers, measured in several runs and shown relative to no effect.
 
     Each row shows one tested claim. The horizontal position is the effect, divided by the largest
@@ -851,7 +851,7 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     outcomes.
 
     Args:
-        result: Dataset with `values` of dims (claim, training), from `scorecard_of_trainings`.
+        result: Dataset with `values` of dims (claim, training), from `scorecard_of_runs`.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
 
@@ -862,11 +862,11 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         ValueError: if the form of a result is wrong.
 
     Examples:
-        >>> result = analysis.scorecard_of_trainings(folders)
-        >>> ax = analysis.plots.plot_trainings(result)
+        >>> result = analysis.scorecard_of_runs(folders)
+        >>> ax = analysis.plots.plot_runs(result)
 
     See also:
-        `scorecard_of_trainings`, `report_trainings`.
+        `scorecard_of_runs`, `report_runs`.
     """
     is_tested = np.isfinite(result["value"].values)
     result = result.isel(claim=is_tested)

@@ -1,10 +1,9 @@
 """The first screen of a report: differences between models with intervals, and small plots."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import combinations
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -96,6 +95,7 @@ def compare(
     words = ("Test accuracy", "Test accuracy of the model's own head.", "accuracy")
     said = _said(accuracies, words[0], words[2], "has a higher test accuracy")
     rows = [_row(accuracies, *words, said, link="top")]
+    slugs = {model.name: model.slug for model in compared}
     quantities, left_out = {}, []
     for picture in pictures:
         for quantity in picture.figure.quantities:
@@ -103,7 +103,7 @@ def compare(
     for quantity, picture in quantities.values():
         label, unit = quantity.label.rstrip("."), quantity.unit
         try:
-            values = _estimates(quantity, compared, results)
+            values = _estimates(quantity, slugs, results)
         except Exception as error:
             left_out.append((label, [explain(error, f"The quantity {label!r}")]))
             continue
@@ -118,7 +118,7 @@ def compare(
         if quantity.of_pairs:
             permuted = {name: permuted_images(result) for name, result in results.items()}
             permuted = {name: result for name, result in permuted.items() if result is not None}
-            values_by_chance = _estimates(quantity, compared, permuted)
+            values_by_chance = _estimates(quantity, slugs, permuted)
             about["permuted"] = {name: estimate.value for name, estimate in values_by_chance}
         rows.append(_row(values, label, quantity.explanation, unit, said, **about))
     return [row for row in rows if row.values], left_out
@@ -132,20 +132,23 @@ def _row(
 
 
 def _estimates(
-    quantity: ComparedQuantity, models: Sequence[Any], results: Results
+    quantity: ComparedQuantity, slugs: Mapping[str, str], results: Results
 ) -> list[tuple[str, Estimate]]:
-    """The values of a quantity by the name of the model, or of each pair in both orders."""
+    """The values of a quantity by the name of the model, or of each pair in both orders.
+
+    `slugs` are the parts of the names of results, by the names of the models.
+    """
     if quantity.of_pairs:
-        pairs = [both for pair in combinations(models, 2) for both in (pair, pair[::-1])]
         named = [
-            (f"{model.name} and {other.name}", {"model": model.slug, "other": other.slug})
-            for model, other in pairs
+            (f"{name} and {other}", {"model": slugs[name], "other": slugs[other]})
+            for pair in combinations(slugs, 2)
+            for name, other in (pair, pair[::-1])
         ]
     else:
-        named = [(model.name, {"model": model.slug}) for model in models]
+        named = [(name, {"model": slug}) for name, slug in slugs.items()]
     estimates = []
-    for name, slugs in named:
-        result = results.get(quantity.result.format(**slugs))
+    for name, in_result in named:
+        result = results.get(quantity.result.format(**in_result))
         if result is not None:
             estimates.append((name, quantity.estimator(result)))
             require_estimate(estimates[-1][1], f"the quantity {quantity.label!r}")
@@ -161,10 +164,9 @@ def _untrained_values(
     """The mean value of the untrained copies of models or pairs, by the name of the trained."""
     values = {}
     for role in UNTRAINED_ROLES:
-        copies = {m.base.name: m for m in models if m.role == role and m.base in compared}
-        # Named as the trained models, so that names of pairs are theirs.
-        named = [SimpleNamespace(name=name, slug=copy.slug) for name, copy in copies.items()]
-        for name, estimate in _estimates(quantity, named, results):
+        # Under the names of the trained models, so that names of pairs are theirs.
+        slugs = {m.base.name: m.slug for m in models if m.role == role and m.base in compared}
+        for name, estimate in _estimates(quantity, slugs, results):
             values.setdefault(name, []).append(estimate.value)
     return {name: float(np.mean(each)) for name, each in values.items()}
 
@@ -175,7 +177,7 @@ def main_results(rows: Sequence[Comparison], most: int = 5) -> list[str]:
     sentences = [row.main for row in differing[:most]]
     labels = [_decapitalized(row.label) for row in rows if row.tested and not row.differs]
     if labels and len(sentences) < most:
-        sentences.append(f"There is no significant difference in {join_words(labels)}.")
+        sentences.append(f"These models do not differ significantly in {join_words(labels)}.")
     return sentences or [row.plain for row in rows[:most]]
 
 
@@ -323,7 +325,7 @@ def overview_panels(view: Any, results: dict[str, Any], colours: dict[str, str])
     panels = []
     for name, values in by_model.items():
         if values.ndim == 2:
-            title = f"{view.label}, {name}" if len(colours) > 1 else view.label
+            title = f"{view.label},\n{name}" if len(colours) > 1 else view.label
             panels.append(draw_panel(title, _draw_matrix, values, view.unit))
     return panels + (
         [draw_panel(view.label, _draw_lines, lines, colours, view.unit)] if lines else []
@@ -342,7 +344,7 @@ def draw_panel(title: str, draw: Callable[..., None], *values: Any) -> Panel:
     file = BytesIO()
     figure.savefig(file, dpi=192)
     plt.close(figure)
-    return Panel(title, file.getvalue(), f"{title}.")
+    return Panel(title, file.getvalue(), f"{title}.".replace("\n", " "))
 
 
 def _draw_matrix(ax: "Axes", values: np.ndarray, unit: str) -> None:

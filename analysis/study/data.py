@@ -93,7 +93,7 @@ class Data:
         """How many batches of the test images an untrained copy is shown; None for all."""
         batches = self.num_batches(name) if name == "test" else 0
         size = self.num_images(name) // batches if batches else 0
-        most = max(COPY_BATCHES, COPY_IMAGES // size) if size else 0
+        most = max(COPY_BATCHES, COPY_IMAGES // size, -(-batches // 2)) if size else 0
         return most if most < batches else None
 
     def facts_of(self, name: str | None) -> dict:
@@ -116,10 +116,10 @@ class Data:
 
 # Images whose receptive fields are averaged, each for a channel of its own. With as many backward
 # passes, more images have a smaller error than more channels of each.
-FIELD_IMAGES = 64  # in one batch, at most
+MOST_FIELDS = 8  # in a batch
 FIELD_PIXELS = 2**18  # of a batch, which holds five images of 224 px
 FEWEST_FIELDS = 4  # in a batch, as this batch also shows which axes hold examples
-FEWEST_FIELD_IMAGES = 16  # in several batches, where one holds fewer
+FIELD_BATCHES, FEWEST_FIELD_BATCHES = 8, 4  # for standard errors; fewer of large images
 FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
 # The largest `min_batch` of a statistic of a report: a shared pass of smaller batches fails for it,
 # and is traced anew without it.
@@ -140,8 +140,9 @@ def batch_size_of(
     return min(largest, max(1, math.ceil(examples / batches)))
 
 
-# Untrained copies are shown the first images only: at most `COPY_IMAGES`, but no fewer batches than
-# an interval needs.
+# Untrained copies are shown the first half of the images only, but at least so many images, and as
+# many batches as an interval needs. With two copies, half is about the share at which the interval
+# of an effect is narrowest for its time; with a fixed number, it would not narrow with the images.
 COPY_IMAGES, COPY_BATCHES = 224, 4
 
 # How images to measure, and to fit probes on, are cut into batches.
@@ -230,20 +231,20 @@ def labels_of(images: tf.data.Dataset) -> np.ndarray:
 def few_images(images: tf.data.Dataset) -> tf.data.Dataset:
     """The first images of a data set in few batches, for what costs a gradient each."""
     size = field_batch_size(images)
-    return images.unbatch().batch(size).take(-(-num_field_images(size) // size))
+    return images.unbatch().batch(size).take(num_field_images(size) // size)
 
 
 def field_batch_size(test: tf.data.Dataset) -> int:
     """The number of images whose receptive fields are taken at once: activations are kept."""
     size = tf.nest.flatten(test.element_spec)[0].shape[1:3].as_list()
     if None in size:
-        return FIELD_IMAGES
-    return min(FIELD_IMAGES, max(FEWEST_FIELDS, FIELD_PIXELS // math.prod(size)))
+        return MOST_FIELDS
+    return min(MOST_FIELDS, max(FEWEST_FIELDS, FIELD_PIXELS // math.prod(size)))
 
 
 def num_field_images(batch_size: int) -> int:
     """The number of images whose receptive fields are averaged, in whole batches of this size."""
-    return -(-max(batch_size, FEWEST_FIELD_IMAGES) // batch_size) * batch_size
+    return batch_size * (FIELD_BATCHES if batch_size >= MOST_FIELDS else FEWEST_FIELD_BATCHES)
 
 
 def _batched(images: Any, rule: BatchRule) -> tf.data.Dataset:

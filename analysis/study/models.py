@@ -65,6 +65,8 @@ ROLES = {
     "fraction": "models trained on fractions of the data",
     "resnet_fraction": "ResNets trained on the same fractions of the data",
     "larger": "a larger ViT",
+    "finer": "the same ViT with smaller patches",
+    "positions": "the same ViT with another kind of position embeddings",
     "hybrid": "a hybrid of ResNet and ViT",
     "masked": "a ViT pre-trained by masked patch prediction",
     "tuned": "the same, fine-tuned",
@@ -78,7 +80,7 @@ ROLES = {
 # The roles that trained models play by themselves; any other model is a variant of one of them.
 ARMS = ("vit", "gap", "resnet", "mixer")
 # Variants of another architecture than their base, which have untrained copies of their own.
-COPIED_VARIANTS = ("without", "larger", "masked")
+COPIED_VARIANTS = ("without", "larger", "finer", "masked")
 # Whose variants they are, where it is not the ViT with a CLS token.
 BASES = {"resnet_fraction": "resnet", "after": "before", "far": "before"}
 # The roles of a variant that --roles takes, and what is specified after a colon: its detail.
@@ -87,6 +89,8 @@ VARIANT_ROLES = {
     "seed": int,
     "fraction": float,
     "larger": None,
+    "finer": None,
+    "positions": None,
     "hybrid": None,
     "masked": None,
     "tuned": None,
@@ -144,6 +148,7 @@ class StudyModel:
     training_flops: Callable[[], float] | None = field(default=None, compare=False)
     # How it was trained, of `supervision.SUPERVISIONS`; empty where it is not known.
     supervision: str = field(default="", compare=False)
+    training_images: int | None = field(default=None, compare=False)  # None: not known
     given_role: str | None = None  # in the scorecard, of a "model", where the user specifies it
     # JSON facts that models of other seeds share, as a scorecard keeps them.
     configuration: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -403,6 +408,7 @@ class LoadedModel:
     # As `given_role` of a `StudyModel`; or that of a variant, with its detail: "fraction:0.1".
     role: str | None = None
     supervision: str = ""  # as that of a `StudyModel`
+    training_images: int | None = None  # as those of a `StudyModel`
 
     @property
     def is_keras(self) -> bool:
@@ -664,6 +670,7 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
         features,
         given_role=loaded.role,
         supervision=loaded.supervision,
+        training_images=loaded.training_images,
         configuration=configuration,
         chosen=loaded.taps if loaded.is_foreign else (),
         keras_model=(lambda: loaded.model) if loaded.is_keras else None,

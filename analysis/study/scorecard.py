@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import xarray as xr
@@ -48,6 +48,7 @@ class _Assigned:
     assignment: dict[str, Any]  # from role to the name of a model, as in results
     copies: Sequence[dict[str, str]]  # the same for untrained copies, one dict for each set
     models: tuple[str, ...] = ()  # names as the report shows them
+    training_images: int | None = None  # of the models trained on all data; None: not known
     why_not: str = ""  # why the claim is not about these models; empty where it is
     elsewhere: str = ""  # a sentence on how to test claims about models that are missing here
     not_measured: str = ""  # why a result is missing, as a sentence
@@ -104,7 +105,16 @@ def scorecard(
         for figure in all_figures()
         for claim in figure.claims
         for row in _test(
-            [_Assigned(claim, figure.paper.source, assignment, copies)], values, training_images
+            [
+                _Assigned(
+                    claim,
+                    figure.paper.source,
+                    assignment,
+                    copies,
+                    training_images=training_images,
+                )
+            ],
+            values,
         )
     ]
 
@@ -124,7 +134,6 @@ def evaluate(
     here.
     """
     classes = data.num_classes if data else None
-    training_images = data.facts.get("training_images") if data else None
     values = results | {
         f"accuracy.{m.slug}": (*m.accuracy, m.correct, classes) for m in models if m.accuracy
     }
@@ -142,21 +151,20 @@ def evaluate(
                     | {"block": by_role["without"].detail if "without" in by_role else None},
                     _copies_of(by_role, models),
                     tuple(model.name for model in by_role.values()),
+                    _training_images_of(by_role),
                     _of_other_supervision(claim, by_role) or "",
                     elsewhere,
                     not_measured,
                 )
                 for by_role in _models_by_role(claim, models)
             ]
-            rows += _test(sets_of_models, values, training_images)
+            rows += _test(sets_of_models, values)
     return rows
 
 
-def _test(
-    sets_of_models: Sequence[_Assigned], values: dict[str, Any], training_images: int | None
-) -> list[Row]:
+def _test(sets_of_models: Sequence[_Assigned], values: dict[str, Any]) -> list[Row]:
     """The rows of a claim for some sets of models, whose intervals allow for their number."""
-    rows = [_test_one(assigned, values, training_images) for assigned in sets_of_models]
+    rows = [_test_one(assigned, values) for assigned in sets_of_models]
     tested = [row for row in rows if isinstance(row, Tested)]
     # What an interval has to exclude for a mark: the smallest effect of interest, on the effect's
     # own side. An effect within it has no mark, however narrow its interval.
@@ -171,7 +179,7 @@ def _test(
     ]
 
 
-def _test_one(assigned: _Assigned, values: dict[str, Any], training_images: int | None) -> Row:
+def _test_one(assigned: _Assigned, values: dict[str, Any]) -> Row:
     """A claim on one set of models: its effect beyond untrained copies, or why it has none."""
     claim, names = assigned.claim, assigned.models
 
@@ -184,6 +192,7 @@ def _test_one(assigned: _Assigned, values: dict[str, Any], training_images: int 
     if isinstance(trained, str):
         missing = not all(assigned.assignment.get(role) for role in _roles(claim))
         return not_tested(f"{trained} {assigned.elsewhere}".strip() if missing else trained)
+    training_images = assigned.training_images
     if claim.least_images > (training_images or 0):
         known = "an unknown number of" if training_images is None else f"{training_images:,}"
         return not_tested(
@@ -294,6 +303,12 @@ def _copies_of(by_role: dict[str, StudyModel], models: list[StudyModel]) -> list
         names = {role: of_base.get(id(model)) for role, model in by_role.items()}
         copies.append({role: name for role, name in names.items() if name})
     return [names for names in copies if names]
+
+
+def _training_images_of(by_role: dict[str, StudyModel]) -> int | None:
+    """The least number of images that a model trained on all data has seen, where all are known."""
+    counts = [model.training_images for role, model in by_role.items() if role in ARMS]
+    return None if None in counts else min(cast(list[int], counts), default=None)
 
 
 def _of_other_supervision(claim: Claim, by_role: dict[str, StudyModel]) -> str | None:
@@ -506,7 +521,7 @@ def _texts_of(row: Row) -> dict[str, str]:
     return texts | {"reason": row.estimate.note}
 
 
-def scorecard_of_trainings(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
+def scorecard_of_runs(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """Combines the scorecards of several runs of the same models.
 
     The effect of a claim is its mean over the runs in which the claim was tested. Its interval is

@@ -1,4 +1,7 @@
-"""How a model was trained: looked up for released models, else as the user says, or unknown."""
+"""How a model was trained: looked up for released models, else as the user says, or unknown.
+
+The same holds for the number of images that it was trained on.
+"""
 
 import os
 import re
@@ -43,6 +46,17 @@ _BY_NAME = {
     r"|\.fb_in1k",
 }
 
+# Images of the data that names of released and bundled models contain. The first match counts: a
+# model that is pre-trained on the larger data and fine-tuned on the smaller has seen both.
+_IMAGES_BY_NAME = {
+    r"jft": 300_000_000,
+    r"lvd142m": 142_000_000,
+    r"in2[12]k|imagenet21k|^bit_models/BiT-M|pt22k": 14_197_122,
+    r"in1k|imagenet(1k|2012)|^bit_models/BiT-S": 1_281_167,
+    r"cifar10$": 50_000,
+    r"tiny-imagenet$": 10_000,  # of its 20 bundled classes
+}
+
 
 def require_supervisions(kinds: Iterable[str]) -> None:
     """Raises a `ValueError` for an unknown kind of supervision; an empty string is allowed."""
@@ -80,3 +94,17 @@ def supervision_of(source: str) -> str:
         supervision = kind_by_paper.get(released.CHECKPOINTS[source].citation, "")
     is_fine_tuned = re.search(_FINE_TUNED, name, re.IGNORECASE)
     return LABELS if supervision and is_fine_tuned else supervision
+
+
+def training_images_of(source: str) -> int | None:
+    """The number of images that a released or bundled model was trained on, where it is known.
+
+    `source` is a name as `vit_tf.load` opens it.
+    """
+    is_bundled = source in released.bundled_models()
+    if not (is_bundled or source in released.CHECKPOINTS or source.startswith(_RELEASED)):
+        return None
+    counts = (
+        count for data, count in _IMAGES_BY_NAME.items() if re.search(data, source, re.IGNORECASE)
+    )
+    return next(counts, None)

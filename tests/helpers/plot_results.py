@@ -154,11 +154,15 @@ def results(seed=0):
         "stitching": samples.effects("layer_x layer_y"),
         "robustness": dataset(
             "perturbation strength",
-            {"perturbation": ["patch drop", "patch shuffle"], "strength": [0.25, 0.5, 0.9]},
+            {"perturbation": ["patch drop", "low-frequency noise"], "strength": [0.25, 0.5, 0.9]},
             accuracy=(0.1, 0.9),
             accuracy_change=(-0.5, 0),
             accuracy_change_stderr=(0.01, 0.02),
-        ).assign(intact_accuracy=0.9),
+        )
+        .assign(intact_accuracy=0.9)
+        .assign_coords(grid=[2, 4])
+        .assign(shuffled_accuracy=("grid", [0.8, 0.3]))
+        .assign(shuffled_change_stderr=("grid", [0.01, 0.02])),
         "equivariance_error": dataset(
             "transform layer", {"transform": ["flip", "shift 8 8"]}, error=(0, 1), stderr=(0, 0.05)
         ),
@@ -260,7 +264,7 @@ def results(seed=0):
             },
             {"run": ["ViT-CLS", "ViT-GAP", "BiT"], "family": ("run", ["ViT", "ViT", "BiT"])},
         ),
-        "trainings": xr.Dataset(
+        "runs": xr.Dataset(
             {
                 "values": (("claim", "training"), [[0.2, 0.3, 0.4], [0.1, 0.3, 0.2]]),
                 "value": ("claim", [0.3, 0.2]),

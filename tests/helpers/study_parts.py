@@ -26,11 +26,42 @@ def cka_result(values, x, y=None, stderr=None, seed=0, **attrs):
     return xr.Dataset(data, {"layer_x": list(x), "layer_y": list(x if y is None else y)}, attrs)
 
 
+def field_result(values, layers=None, patch=4, deviation=0.0, seed=0):
+    """A result of `receptive_field` of ten batches, of fields (layer, row, column)."""
+    values = np.asarray(values, float)
+    weights = values / values.sum(axis=(1, 2), keepdims=True)
+    places = np.indices(values.shape[1:], float)
+    centre = np.einsum("lrc,arc->la", weights, places)
+    squares = ((places - centre[:, :, None, None]) ** 2).sum(axis=1)
+    uniform = sum(
+        (np.arange(length) ** 2).mean() - (length - 1) ** 2 / 4 for length in places[0].shape
+    )
+    size = np.sqrt((weights * squares).sum(axis=(1, 2)) / uniform)
+    row, column = (length // patch // 2 * patch for length in values.shape[1:])
+    share = weights[:, row : row + patch, column : column + patch].sum(axis=(1, 2))
+    rest = np.stack([size, share]) + deviation * np.random.default_rng(seed).normal(
+        size=(10, 2, len(values))
+    )
+    return xr.DataArray(
+        values,
+        {
+            "layer": [f"layer{index}/sum" for index in range(len(values))]
+            if layers is None
+            else layers,
+            "size": ("layer", size),
+            "centre_share": ("layer", share),
+        },
+        ("layer", "row", "column"),
+        attrs={"examples": 60, "leave_one_out": rest.ravel()},
+    )
+
+
 def model_like(name, role="model", slug=None, base=None, accuracy=None):
     """What reports and scorecards ask of a model."""
     slug = slug or name.lower()
     roles = {"role": role, "scorecard_role": role}
     facts = {"accuracy": accuracy, "correct": None, "supervision": "labels", "detail": ""}
+    facts["training_images"] = None
     return SimpleNamespace(name=name, slug=slug, base=base, **facts, **roles)
 
 

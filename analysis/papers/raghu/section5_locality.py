@@ -10,14 +10,14 @@ from vit_tf.features.structure import has_tap_grammar
 from ...claims.claim import claim
 from ...engine.estimates import estimate_over_batches
 from ...engine.results import Results, expect_array, expect_variable, layer_names
-from ...flow.receptive_field import receptive_field
+from ...flow.receptive_field import receptive_field, select_fields
 from ...heads.attention_distance import attention_distance
 from ...plots.attention_plots import plot_attention_distance
 from ...plots.flow_plots import plot_receptive_field
 from ...plots.interactive import distance_lines
 from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_similarity
-from ...statistics.estimates import Estimate, between, descriptive
+from ...statistics.estimates import Estimate, between, descriptive, minus
 from ...statistics.intervals import lower, rank_correlation, upper
 from ...study.data import COPY_BATCHES, Data
 from ...study.figure import Figure, Overview, each, pairs, together
@@ -265,9 +265,10 @@ def branch_field_of(model: StudyModel) -> Measurement:
 
 
 def _part(model: StudyModel, analysis: str, taps: Sequence[str]) -> Measurement:
-    return task(
-        analysis, model, lambda fields: fields.sel(layer=list(taps)), inputs=(fields_of(model),)
-    )
+    def make(fields: xr.DataArray) -> xr.DataArray:
+        return select_fields(fields, taps)
+
+    return task(analysis, model, make, inputs=(fields_of(model),))
 
 
 @claim(
@@ -283,7 +284,7 @@ def early_fields(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     Mean receptive-field size in the lower half of the layers: the value for the ViT minus the value
     for the ResNet. A size of 1 means that all pixels have equal influence.
     """
-    return between(*(_lower_extent(field) for field in (vit, resnet)))
+    return between(*(_lower_size(field) for field in (vit, resnet)))
 
 
 @claim(
@@ -300,28 +301,27 @@ def fields_turn_global_midway(vit: xr.DataArray, resnet: xr.DataArray) -> Estima
     depth: the value for the ViT minus the value for the ResNet.
     """
 
-    def largest_step(fields: np.ndarray) -> float:
-        count = len(fields)
+    def largest_step(sizes: np.ndarray) -> float:
+        count = len(sizes)
         first = max(count // 3 - 1, 0)
-        return np.diff(extent(fields)[first : -(-2 * count // 3) + 1]).max()
+        return np.diff(sizes[first : -(-2 * count // 3) + 1]).max()
 
-    return between(*(_over_fields(largest_step, field) for field in (vit, resnet)))
+    return between(*(_over_fields(largest_step, field, "size") for field in (vit, resnet)))
 
 
 @claim(
-    "receptive_field_branch.{vit} receptive_field.{vit} attention_distance.{vit}",
+    "receptive_field_branch.{vit} receptive_field.{vit}",
     "section 5 and appendix C, Figure C.4",
     "difference in share",
     effect="below",
     least=0.05,
 )
-def branch_fields(branch: xr.DataArray, total: xr.DataArray, distance: xr.DataArray) -> Estimate:
+def branch_fields(branch: xr.DataArray, total: xr.DataArray) -> Estimate:
     """In later attention sublayers, a token's own patch dominates only because of the skip.
 
     Share of the centre patch in the receptive field of an attention branch minus its share after
     the skip is added, averaged over the upper half of the sublayers.
     """
-    patch = int(distance.attrs["stride"])
     places = [_attention_sites(field) for field in (branch, total)]
     sites = [site for site in places[0] if site in places[1]]
     if not sites:
@@ -330,28 +330,32 @@ def branch_fields(branch: xr.DataArray, total: xr.DataArray, distance: xr.DataAr
             f"Received: {layer_names(branch)[:3]} and {layer_names(total)[:3]}"
         )
     at = [[place[site] for site in upper(np.array(sites))] for place in places]
-
-    def difference(branch: np.ndarray, total: np.ndarray) -> float:
-        shares = (
-            _centre_shares(x, patch)[rows] for x, rows in zip((branch, total), at, strict=True)
-        )
-        return np.subtract(*shares).mean()
-
-    return _over_fields(difference, branch, total)
+    shares = (
+        _over_fields(lambda shares, rows=rows: shares[rows].mean(), field, "centre_share")
+        for field, rows in zip((branch, total), at, strict=True)
+    )
+    return minus(*shares)
 
 
-def _over_fields(statistic: Callable[..., float], *fields: xr.DataArray) -> Estimate:
-    """A number that is computed from receptive fields (layer, row, column)."""
-    maps = [expect_array(field, ("layer", "row", "column")).values for field in fields]
-    return descriptive(statistic(*maps), FEW_FIELDS)
+FIELD_NUMBERS = ("size", "centre_share")  # as `leave_one_out` of a receptive field has them
 
 
-FEW_FIELDS = "The error of a receptive field of few images and channels is not known"
+def _over_fields(
+    statistic: Callable[[np.ndarray], float], field: xr.DataArray, number: str
+) -> Estimate:
+    """A statistic of the size or the centre share of the receptive fields (layer,) of a model."""
+    numbers = expect_array(field, ("layer", "row", "column"))[number]
+    if "leave_one_out" in field.attrs:
+        rest = np.reshape(field.attrs["leave_one_out"], (-1, len(FIELD_NUMBERS), len(numbers)))
+        of_number = rest[:, FIELD_NUMBERS.index(number)]
+        facts = {"leave_one_out": of_number, "examples": field.attrs["examples"]}
+        numbers = numbers.assign_attrs(facts)
+    return estimate_over_batches(statistic, numbers)
 
 
-def _lower_extent(field: xr.DataArray) -> Estimate:
+def _lower_size(field: xr.DataArray) -> Estimate:
     """Mean receptive-field size in the lower half of the layers."""
-    return _over_fields(lambda fields: lower(extent(fields)).mean(), field)
+    return _over_fields(lambda sizes: lower(sizes).mean(), field, "size")
 
 
 @quantity(
@@ -359,34 +363,14 @@ def _lower_extent(field: xr.DataArray) -> Estimate:
     unit="1: all pixels have equal influence",
     more="has larger receptive fields in its lower half",
 )
-def early_extent(field: xr.DataArray) -> Estimate:
+def early_size(field: xr.DataArray) -> Estimate:
     """Receptive-field size in the lower half.
 
     Standard deviation of pixel positions, weighted by the effective receptive field of the centre
     token. This standard deviation is divided by its value for a uniform field and averaged over the
     lower half of the layers.
     """
-    return _lower_extent(field)
-
-
-def extent(fields: np.ndarray) -> np.ndarray:
-    """Standard deviation of position in each field (layer, row, column), relative to uniform."""
-    weights = fields / fields.sum(axis=(1, 2), keepdims=True)
-    variance, uniform = 0.0, 0.0
-    for axis in (1, 2):
-        pixels = np.arange(fields.shape[axis])
-        margin = weights.sum(axis=3 - axis)
-        offset = pixels - (margin @ pixels)[:, None]
-        variance = variance + (margin * offset**2).sum(axis=1)
-        uniform += pixels.var()
-    return np.sqrt(variance / uniform)
-
-
-def _centre_shares(fields: np.ndarray, patch: int) -> np.ndarray:
-    """Share of the centre patch in each field (layer, row, column), of shape (layer,)."""
-    row, column = (size // patch // 2 * patch for size in fields.shape[1:])
-    centre = fields[:, row : row + patch, column : column + patch].sum(axis=(1, 2))
-    return centre / fields.sum(axis=(1, 2))
+    return _lower_size(field)
 
 
 def _attention_sites(fields: xr.DataArray) -> dict[str, int]:
@@ -419,9 +403,9 @@ FIGURE_6 = Figure(
     title="Effective receptive fields",
     caption=fields_caption,
     claims=[early_fields, fields_turn_global_midway],
-    quantities=[early_extent],
+    quantities=[early_size],
     overview=Overview(
-        "Receptive-field size", lambda field: extent(field.values), "relative to uniform"
+        "Receptive-field size", lambda field: field["size"].values, "relative to uniform"
     ),
 )
 

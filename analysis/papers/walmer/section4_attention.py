@@ -35,7 +35,7 @@ from ...plots.attention_plots import (
     plot_head_classes,
     plot_mean_distance,
 )
-from ...statistics.estimates import Estimate, descriptive, jackknife_over
+from ...statistics.estimates import Estimate, between, descriptive, jackknife_over
 from ...statistics.intervals import lower, upper
 from ...study.figure import Figure, each, together
 from ...study.measure import Measurement, Measurements, SharedPass, statistic, task
@@ -157,6 +157,25 @@ def offset_heads_early(kinds: xr.Dataset) -> Estimate:
     if not offset.any():
         raise ValueError("Expected a model with offset heads. Received: none among its heads")
     return descriptive(lower(offset).mean() - upper(offset).mean(), COUNTED)
+
+
+@claim(
+    "head_classes.{larger}",
+    "appendix C.1, Figure 14",
+    "share of heads",
+    effect="above",
+    least=0.005,
+)
+def larger_models_have_diagonal_offsets(kinds: xr.Dataset) -> Estimate:
+    """Some larger models have offset heads with a diagonal offset.
+
+    Share of the heads of the larger ViT that are offset heads whose offset is diagonal.
+    """
+    dims = ("layer", "head")
+    is_offset = expect_variable(kinds, "kind", dims).values == "offset"
+    directions = expect_variable(kinds, "direction", dims).values
+    is_diagonal = np.isin(directions, ("up-left", "up-right", "down-left", "down-right"))
+    return descriptive((is_offset & is_diagonal).mean(), COUNTED)
 
 
 COUNTED = "It counts all heads of the model, which are not a sample"
@@ -315,7 +334,7 @@ FIGURE_3 = Figure(
     numbers="3 14 18",
     chapter=LOCALITY,
     shows="attention by offset from the query, and types of heads",
-    models=each("vit", "gap", "masked"),
+    models=each("vit", "gap", "larger", "masked"),
     measure=aligned_attention_of,
     results="aligned_attention",
     draw=plot_aligned_attention,
@@ -355,7 +374,7 @@ FIGURE_18 = FIGURE_3.variant(
         "its surroundings (soft), along its row or column (axial), to a neighbour in one "
         "direction (offset) or to the whole image (global)."
     ),
-    claims=[local_kinds, layers_mix, offset_heads_early],
+    claims=[local_kinds, layers_mix, offset_heads_early, larger_models_have_diagonal_offsets],
 )
 
 FIGURE_4 = Figure(
@@ -438,6 +457,25 @@ def _pattern_claim(query: str, words: str, statement: str) -> Claim:
 
 
 @claim(
+    "attention_patterns.{finer} attention_patterns.{vit}",
+    "appendix C.1 and C.3, Figure 17",
+    "difference in repetition",
+    effect="above",
+    least=0.05,
+    supervision=EXPLICIT,
+)
+def smaller_patches_repeat_more(finer: xr.Dataset, vit: xr.Dataset) -> Estimate:
+    """Supervised ViTs with large patches are less impacted by sparse repeating patterns.
+
+    Repetition of CLS attention, as in the claim on sparse patterns: the value for the ViT with
+    smaller patches minus the value for the ViT with larger patches.
+
+    The paper compares patches of 32 pixels with smaller ones.
+    """
+    return between(_patterns_repeat(finer, "cls"), _patterns_repeat(vit, "cls"))
+
+
+@claim(
     "attention_patterns.{vit} cls_attention.{vit}",
     "appendix C.1, Figures 11 to 13",
     "ratio of peaks - 1",
@@ -491,7 +529,7 @@ FIGURE_2 = Figure(
     numbers="2 11 12 13 17",
     chapter=LOCALITY,
     shows="sparse repeating attention patterns",
-    models=each("vit", "gap"),
+    models=each("vit", "gap", "finer"),
     measure=attention_patterns_of,
     results="attention_patterns",
     draw=plot_attention_patterns,
@@ -516,6 +554,7 @@ FIGURE_2 = Figure(
             "In mid-to-late layers, attention of spatial tokens shows sparse repeating patterns "
             "too.",
         ),
+        smaller_patches_repeat_more,
     ],
 )
 

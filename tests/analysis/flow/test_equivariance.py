@@ -74,12 +74,18 @@ def test_equals_its_definition_in_float64(images, rng):
     def f(x):
         return x * weights + 3
 
-    variance = ((f(x) - f(x).mean(axis=(0, 1, 2))) ** 2).sum()
+    # All pairs of different images of each of two batches.
+    pairs = [
+        ((f(x)[i] - f(x)[j]) ** 2).sum()
+        for i in range(12)
+        for j in range(12)
+        if i // 6 == j // 6 and i != j
+    ]
     for transform, move in (
         ("flip", lambda x: x[:, :, ::-1]),
         ("shift 2 5", lambda x: np.roll(x, (2, 5), (1, 2))),
     ):
-        expected = ((f(move(x)) - move(f(x))) ** 2).sum() / (2 * variance)
+        expected = ((f(move(x)) - move(f(x))) ** 2).sum() / 12 / np.mean(pairs)
         received = result.error.sel(transform=transform, layer="layer")
         np.testing.assert_allclose(received, expected, rtol=1e-5)
 
@@ -97,6 +103,21 @@ def test_features_of_another_image_have_an_error_of_one(rng):
         features, tf.data.Dataset.from_tensor_slices(without_second).batch(60)
     )
     np.testing.assert_allclose(result.leave_one_out[1], alone.error, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, 3.0])
+def test_a_position_pattern_counts_against_what_images_differ_by(rng, size):
+    """The pattern stays behind: its difference from itself is divided by the images' variance."""
+    pattern = rng.normal(size=(8, 8, 5))
+    x = rng.normal(size=(400, 8, 8, 5)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices(x).batch(50)
+    result = analysis.equivariance_error(
+        lambda x: {"layer": x + tf.constant(size * pattern, tf.float32)}, data
+    )
+    assert result.transform.values.tolist() == ["flip", "shift 1 1", "shift 2 2", "shift 4 4"]
+    moved = [pattern[:, ::-1], *(np.roll(pattern, (n, n), (0, 1)) for n in (1, 2, 4))]
+    expected = [size**2 * ((pattern - other) ** 2).mean() / 2 for other in moved]
+    np.testing.assert_allclose(result.error.values[:, 0], expected, rtol=0.03, atol=1e-9)
 
 
 @pytest.mark.slow

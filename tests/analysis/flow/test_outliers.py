@@ -8,7 +8,7 @@ from scipy.stats import chi2
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.flow.outliers import cross_validated, norm_threshold
+from vit_tf.analysis.flow.outliers import cross_validated, norm_threshold, second_mode
 
 GRID = TokenGrid(4, 4, prefix=1, stride=4)
 SPECTRA = {
@@ -55,6 +55,38 @@ def test_the_smallest_outlier_has_twice_the_median_norm():
     norms = np.full(1000, 3.0)
     norms[:5] = 5.9
     assert norm_threshold(norms, 0.01) == 6
+
+
+LONG_TAILS = {
+    "normal": lambda rng, size: np.abs(rng.normal(size=size)),
+    "lognormal 0.5": lambda rng, size: np.exp(0.5 * rng.normal(size=size)),
+    "lognormal 1": lambda rng, size: np.exp(rng.normal(size=size)),
+    "Cauchy": lambda rng, size: np.abs(rng.standard_cauchy(size=size)),
+    "images": lambda rng, size: np.exp(
+        0.5 * rng.normal(size=(size[0], 1)) + 0.1 * rng.normal(size=size)
+    ),
+}
+
+
+@pytest.mark.parametrize("tail", LONG_TAILS)
+@pytest.mark.parametrize("size", [(40, 16), (200, 64)])
+def test_a_long_tail_with_one_mode_holds_no_outliers(rng, tail, size):
+    level, repeats = 0.05, 100
+    found = sum(
+        np.isfinite(second_mode(LONG_TAILS[tail](rng, size), level)) for _ in range(repeats)
+    )
+    assert found <= repeats * level
+
+
+@pytest.mark.parametrize("factor", [2.5, 3, 10])
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.2])
+def test_a_second_mode_begins_between_ordinary_and_planted_tokens(rng, factor, share):
+    norms = np.sqrt(rng.chisquare(32, size=(200, 64)))
+    is_planted = rng.random(norms.shape) < share
+    start = second_mode(np.where(is_planted, factor, 1) * norms, 0.01 / 12)
+    assert norms[~is_planted].max() * 0.8 < start < np.median(factor * norms[is_planted])
+    # A few images show none.
+    assert second_mode(np.where(is_planted, factor, 1)[:10] * norms[:10], 0.01 / 12) == np.inf
 
 
 def planted(rng, images=40, share=0.1, factor=10.0, channels=32):

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from oracles import randomize
+from study_parts import field_result
 
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.engine.stream import eager_steps
 from vit_tf.analysis.flow import receptive_field
-from vit_tf.analysis.flow.receptive_field import propagated
+from vit_tf.analysis.flow.receptive_field import field_size, propagated, select_fields
 
 
 def test_a_convolution_gives_exactly_its_support(rng):
@@ -23,6 +24,36 @@ def test_a_convolution_gives_exactly_its_support(rng):
     expected = np.zeros((9, 11))
     expected[3:6, 3:8] = kernel.sum(axis=(2, 3))
     np.testing.assert_allclose(result.sel(layer="conv"), expected, rtol=1e-5)
+
+
+def test_size_of_an_even_field_is_one_wherever_a_narrow_one_lies():
+    def size(fields):
+        return field_size(fields.sum(axis=2), fields.sum(axis=1))
+
+    np.testing.assert_allclose(size(np.ones((1, 8, 12))), 1)
+    spots = np.zeros((2, 8, 12))
+    spots[0, 2:4, 3] = spots[1, 5:7, 10] = 1
+    np.testing.assert_allclose(size(spots), 0.5 / np.sqrt((63 + 143) / 12))
+
+
+def test_numbers_without_each_batch_are_those_of_the_other_images(vit, rng):
+    images = rng.normal(size=(7, 16, 24, 3)).astype("float32")
+    tap, features = "block01/mlp/sum", vit_tf.submodel(vit, "embedding", "block01/mlp/sum")
+    data = tf.data.Dataset.from_tensor_slices(images).batch(3)
+    result = analysis.receptive_field(features, data, channels="all")
+    chosen = select_fields(result, [tap])
+    fields = fields_of_channels(vit, tap, 1 + 1 * 3 + 1, images).mean(axis=0)
+    rest = np.reshape(chosen.attrs["leave_one_out"], (3, 2))
+    for start, values in zip((None, 0, 3, 6), (None, *rest), strict=True):
+        is_used = np.ones(7, bool)
+        if start is not None:
+            is_used[start : start + 3] = False
+        expected = field_result([fields[is_used].mean(axis=0)], patch=8)
+        if values is None:
+            values = [chosen["size"].item(), chosen["centre_share"].item()]
+        numbers = expected["size"].item(), expected["centre_share"].item()
+        np.testing.assert_allclose(values, numbers, rtol=1e-4)
+    assert np.size(result.attrs["leave_one_out"]) == 3 * 2 * 2
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from vit_tf import analysis
 from vit_tf.analysis.flow import robustness as module
-from vit_tf.analysis.flow.robustness import PERTURBATIONS, perturbed
+from vit_tf.analysis.flow.robustness import PERTURBATIONS, perturbed, shuffled
 
 SIZE, STRENGTHS = 4, (0.25, 0.5, 1.0)
 
@@ -20,14 +20,14 @@ def images(rng):
 def every(images):
     """Perturbed images as an array, by name."""
     arrays = np.asarray(perturbed(tf.constant(images), SIZE, STRENGTHS, seed=3))
-    return dict(zip(PERTURBATIONS, arrays, strict=True))
+    return dict(zip(PERTURBATIONS, np.split(arrays, len(PERTURBATIONS)), strict=True))
 
 
 def patches_of(images):
     return images.reshape(-1, 2, 4, 3, 4, 3).transpose(0, 1, 3, 2, 4, 5).reshape(-1, 6, 48)
 
 
-def test_patches_are_dropped_shuffled_and_occluded(images, every):
+def test_patches_are_dropped_and_occluded(images, every):
     patches = patches_of(images)
     contrast = patches.reshape(-1, 6, 16, 3).var(axis=2).mean(axis=-1)
     for at, number in enumerate((2, 3, 6)):
@@ -42,11 +42,26 @@ def test_patches_are_dropped_shuffled_and_occluded(images, every):
                 sign = 1 if "salient" in name else -1
                 least = np.nanmin(sign * gone, axis=1)
                 assert (least >= np.nanmax(sign * kept, axis=1)).all()
-        shuffled = patches_of(every["patch shuffle"][at])
-        moved = (shuffled != patches).any(axis=-1)
-        np.testing.assert_array_equal(moved.sum(axis=1), number)
-        for one, other in zip(shuffled, patches, strict=True):
-            np.testing.assert_array_equal(sorted(map(tuple, one)), sorted(map(tuple, other)))
+
+
+@pytest.mark.parametrize("grid", [2, 4])
+def test_all_cells_of_a_grid_are_permuted(images, grid):
+    """Each cell is as often in each place, which may be its own."""
+
+    def cells_of(images):
+        cells = images.reshape(-1, grid, 8 // grid, grid, 12 // grid, 3)
+        return cells.transpose(0, 1, 3, 2, 4, 5).reshape(len(images), grid**2, -1)
+
+    cells, now = cells_of(images), cells_of(np.asarray(shuffled(tf.constant(images), grid, 3)))
+    source = (now[:, :, None] == cells[:, None]).all(axis=-1).argmax(axis=2)
+    np.testing.assert_array_equal(np.sort(source, axis=1), [np.arange(grid**2)] * len(images))
+    np.testing.assert_array_equal(now, np.take_along_axis(cells, source[:, :, None], axis=1))
+    stays = (source == np.arange(grid**2)).mean()
+    assert abs(stays - 1 / grid**2) < 4 * np.sqrt(1 / grid**2 / source.size)
+    other = np.asarray(shuffled(tf.constant(images), grid, 4))
+    part = np.asarray(shuffled(tf.constant(images[5:8]), grid, 3))
+    assert (cells_of(other) != now).any()
+    np.testing.assert_array_equal(cells_of(part), now[5:8])
 
 
 def test_noise_has_its_size_and_frequencies(images, every):
@@ -62,7 +77,7 @@ def test_noise_has_its_size_and_frequencies(images, every):
 
 def test_random_numbers_are_those_of_the_image_and_the_seed(images, every):
     part = np.asarray(perturbed(tf.constant(images[5:8]), SIZE, STRENGTHS, seed=3))
-    for name, one in zip(PERTURBATIONS, part, strict=True):
+    for name, one in zip(PERTURBATIONS, np.split(part, len(PERTURBATIONS)), strict=True):
         np.testing.assert_allclose(one, every[name][:, 5:8], atol=1e-6)
     other = np.asarray(perturbed(tf.constant(images), SIZE, STRENGTHS, seed=4))
     assert (other[0] != every["patch drop"]).any()
@@ -73,8 +88,8 @@ def test_a_bag_of_patches_does_not_notice_shuffling_and_a_constant_nothing(image
     labels = np.arange(30) % 2
 
     def bag(x):
-        patches = tf.reshape(module.as_patches(x, SIZE), (-1, 6, 48))
-        own = tf.reduce_mean(tf.nn.relu(patches @ tf.ones((48, 1))), axis=1)
+        patches = tf.reshape(module.as_patches(x, (2, 3)), (-1, 16, 18))
+        own = tf.reduce_mean(tf.nn.relu(patches @ tf.ones((18, 1))), axis=1)
         return {"logits": tf.concat([own, 1.0 + 0 * own], axis=1)}
 
     def constant(x):
@@ -83,9 +98,9 @@ def test_a_bag_of_patches_does_not_notice_shuffling_and_a_constant_nothing(image
     data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(12)
     how = {"patch_size": SIZE, "strengths": STRENGTHS}
     result = analysis.robustness(bag, data, **how)
-    shuffled = result.sel(perturbation="patch shuffle")
-    np.testing.assert_array_equal(shuffled.accuracy_change, 0)
-    np.testing.assert_allclose(shuffled.area, result.intact_accuracy)
+    assert result.grid.values.tolist() == [2, 4]
+    np.testing.assert_array_equal(result.shuffled_change, 0)
+    np.testing.assert_allclose(result.shuffled_accuracy, result.intact_accuracy)
     assert abs(result.accuracy_change.sel(perturbation="patch drop")).max() > 0
     still = analysis.robustness(constant, data, **how)
     np.testing.assert_array_equal(still.accuracy, 0.5)
@@ -108,6 +123,13 @@ def test_values_follow_from_the_answers_to_perturbed_images(images, every):
 
     intact = is_correct(images)
     assert result.intact_accuracy == pytest.approx(intact.mean())
+    for cells in (2, 4):
+        correct = is_correct(np.asarray(shuffled(tf.constant(images), cells, 3)))
+        one, change = result.sel(grid=cells), correct.astype(float) - intact
+        assert one.shuffled_accuracy == pytest.approx(correct.mean())
+        assert one.shuffled_change == pytest.approx(change.mean())
+        error = change.std(ddof=1) / np.sqrt(30)
+        np.testing.assert_allclose(one.shuffled_change_stderr, error, rtol=1e-6)
     for name in PERTURBATIONS:
         correct = np.array([is_correct(x) for x in every[name]])
         one = result.sel(perturbation=name)

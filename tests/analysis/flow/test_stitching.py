@@ -95,6 +95,31 @@ def test_maps_of_another_model_are_ridge_regressions(vit, images, rng):
     np.testing.assert_allclose(change.loss_change_stderr, error, rtol=1e-3)
 
 
+@pytest.mark.slow
+def test_nulls_are_an_untrained_copy_and_the_pixels(vit, images):
+    """Both as first models of their own give the same."""
+    keras.utils.set_random_seed(2)
+    layers = ["block00/mlp/sum", "block01/mlp/sum"]
+    first = vit_tf.ViT(SHAPE, 8, **SIZE)
+    target = vit_tf.submodel(vit, "block01/mlp/sum", "logits")
+    train = images[0][:30]
+    result = analysis.stitching(vit_tf.submodel(first, *layers), target, train, images, l2=0.1)
+    assert result.layer_x.values.tolist() == layers
+    copy = vit_tf.submodel(vit_tf.reinitialize(vit_tf.submodel(first, "*")), *layers)
+    of_copy = analysis.stitching(copy, target, train, images, l2=0.1)
+    np.testing.assert_allclose(result.untrained_loss_change, of_copy.loss_change, atol=1e-5)
+
+    def pixels(x):
+        patches = tf.reshape(x, (-1, 2, 8, 3, 8, 3))
+        return {"patches": tf.reshape(tf.transpose(patches, (0, 1, 3, 2, 4, 5)), (-1, 2, 3, 192))}
+
+    of_pixels = analysis.stitching(pixels, target, train, images, l2=0.1)
+    expected = of_pixels.loss_change.sel(layer_x="patches")
+    for own in (result, of_pixels):
+        np.testing.assert_allclose(own.pixels_loss_change, expected, atol=1e-5)
+    assert "untrained_loss_change" not in of_pixels  # a function has no initialization
+
+
 def test_layers_that_do_not_fit_are_refused(vit, images):
     def odd(x):
         return {"map": x[:, ::3, ::3]}

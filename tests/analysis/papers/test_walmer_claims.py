@@ -31,12 +31,12 @@ from vit_tf.analysis.statistics.intervals import wilson
 from vit_tf.analysis.study.figure import all_figures
 from vit_tf.analysis.study.scorecard import scorecard
 
-OTHERS = {"masked": "masked", "larger": "wide", "seed": "vit-1"}
+OTHERS = {"masked": "masked", "larger": "wide", "seed": "vit-1", "finer": "fine"}
 ROLES = {"vit": "vit", "untrained": "vit-untrained", "noise": "vit-noise"}
 # Extremes and numbers of kinds, of which there is no honest interval.
 DESCRIPTIVE = (
     *("offset-heads", "offset-heads-early", "local-kinds", "layers-mix"),
-    *("masked-offset-heads", "patterns-vary"),
+    *("masked-offset-heads", "patterns-vary", "larger-models-have-diagonal-offsets"),
 )
 GRID = TokenGrid(6, 6, 1, 8)
 BLOCKS = [f"block{block:02}/mlp/sum" for block in range(6)]
@@ -72,6 +72,34 @@ def patterns_repeat(query, side):
     other = np.full(6, 0.3)
     pair = (actual, other) if query == "cls" else (other, actual)
     return {"attention_patterns.vit": patterns(*pair)}
+
+
+def patterns_repeat_in(side):
+    """Repetition in the ViTs with larger and with smaller patches, in the upper half of layers."""
+    vit, finer = (
+        patterns(np.array([0.0] * 3 + [value] * 3), np.zeros(6))
+        for value in (0.4, 0.4 + 0.4 * side)
+    )
+    noise = 0.005 * np.random.default_rng(5).normal(size=finer["leave_one_out"].shape)
+    finer["leave_one_out"] = finer["leave_one_out"] + noise
+    return {"attention_patterns.vit": vit, "attention_patterns.fine": finer}
+
+
+def diagonal_heads(side):
+    """Offset heads of two layers; a diagonal head that is no offset head does not count."""
+    directions = [["up-left" if side else "up", "left"], ["down-right", ""]]
+    kinds = [["offset", "offset"], ["soft", "global"]]
+    dims = ("layer", "head")
+    return {
+        "head_classes.wide": xr.Dataset({"kind": (dims, kinds), "direction": (dims, directions)})
+    }
+
+
+def smaller_patches(task, side):
+    """The best layer of each model, which is another one, is that much better or worse."""
+    finer = scores(-0.2, -0.2, 0.1 * side, -0.2, -0.2, -0.2)
+    vit = scores(-0.1, -0.1, -0.1, -0.1, 0, -0.1)
+    return {f"{task}.fine": TASKS[task](finer), f"{task}.vit": TASKS[task](vit)}
 
 
 def patterns_vary(side):
@@ -376,6 +404,10 @@ BUILDERS = {
     },
     "no-single-layer": no_single_layer,
     "patterns-vary": patterns_vary,
+    "smaller-patches-repeat-more": patterns_repeat_in,
+    "larger-models-have-diagonal-offsets": diagonal_heads,
+    "videos-smaller-patches": partial(smaller_patches, "propagation"),
+    "keypoints-smaller-patches": partial(smaller_patches, "keypoints"),
     "skips-diverge": skips_diverge,
     "masked-offset-heads": lambda side: of_masked(heads_of("offset-heads", side)),
     "supervision-orders-attention": partial(orders, "vit-1"),
@@ -417,6 +449,7 @@ NEVER_OPPOSITE = (
     "local-kinds",
     "layers-mix",
     "patterns-vary",
+    "larger-models-have-diagonal-offsets",
 )
 
 
@@ -464,6 +497,8 @@ def test_outcome(name, side):
         ("masked-cls-is-semantic", 1, 0.1),
         ("supervised-most-semantic", -1, -0.1),
         ("larger-is-better", 1, 0.1),
+        ("larger-models-have-diagonal-offsets", 1, 1 / 4),
+        ("smaller-patches-repeat-more", 1, 0.4 / 3),
         ("masked-spatial-better-than-cls", 1, 0.1),
         ("masked-x-pattern", 0, 0.0),
     ],

@@ -11,7 +11,7 @@ from study_parts import cka_result, estimated, model_like as model
 
 from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu.section4_structure import best_matches, halves_alike
-from vit_tf.analysis.papers.raghu.section5_locality import early_extent, early_reach
+from vit_tf.analysis.papers.raghu.section5_locality import early_reach, early_size
 from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
 from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_from
 from vit_tf.analysis.report.first_screen import compare, main_results
@@ -167,7 +167,7 @@ def test_the_main_results_are_the_significant_differences_in_words_the_largest_f
         "Of these two models, B has a higher size of a thing than A: 6.00 versus 3.00 (pixels).",
         "Of these two models, A has a higher test accuracy than B: 90.0\N{NO-BREAK SPACE}% versus "
         "80.0\N{NO-BREAK SPACE}%.",
-        "There is no significant difference in width of a thing.",
+        "These models do not differ significantly in width of a thing.",
     ]
     assert [row.size for row in rows] == pytest.approx([0.1 / 1.7, 3 / 9, 0])
     wide = {"width_a": [2.0, 1.9, 2.1], "width_b": [1.0, 0.9, 1.1]}
@@ -205,8 +205,9 @@ def test_quantities_of_results_whose_truth_is_known():
     # Two places 4 pixels apart: even attention looks 2 pixels far on average.
     distance = xr.DataArray([[0.0, 1.0], [2.0, 2.0]], dims=("layer", "head"), attrs=grid)
     assert early_reach.estimator(distance).value == pytest.approx(0.25)
-    even = xr.DataArray(np.ones((2, 6, 6)), dims=("layer", "row", "column"))
-    assert early_extent.estimator(even).value == pytest.approx(1.0)
+    field = xr.DataArray(np.ones((2, 6, 6)), dims=("layer", "row", "column"))
+    field = field.assign_coords(size=("layer", [0.3, 0.9]))
+    assert early_size.estimator(field).value == 0.3
     ratios = xr.Dataset({"part_ratio": (("layer", "part"), [[1.0, 3.0, 2.0], [8.0, 8.0, 8.0]])})
     assert skips_over_branches.estimator(ratios).value == pytest.approx(np.log(4.0))
     accuracy = probed([0.1, 0.5, 0.85, 0.9], 10**5)

@@ -15,6 +15,7 @@ from vit_tf import Preprocessing, TokenGrid, analysis
 from vit_tf.analysis.engine.stream import as_dataset
 from vit_tf.analysis.study.assemble import make_report
 from vit_tf.analysis.study.data import (
+    Data,
     batch_test,
     few_images,
     field_batch_size,
@@ -31,7 +32,7 @@ from vit_tf.features.submodels import describe_taps
 
 @pytest.mark.parametrize(
     ("size", "at_once", "count"),
-    [(32, 64, 64), (64, 64, 64), (96, 28, 28), (224, 5, 20), (512, 4, 16), (None, 64, 64)],
+    [(32, 8, 64), (96, 8, 64), (224, 5, 20), (512, 4, 16), (None, 8, 64)],
 )
 def test_gradients_are_taken_of_fewer_large_images_at_once(size, at_once, count):
     spec = tf.TensorSpec((None, size, size, 3)), tf.TensorSpec((None,), tf.int64)
@@ -43,6 +44,8 @@ def test_fields_are_of_whole_batches_where_there_are_enough_images():
     images = np.zeros((70, 224, 224, 1), np.float32)
     assert [len(batch) for batch in few_images(as_dataset(images))] == [5, 5, 5, 5]
     assert [len(batch) for batch in few_images(as_dataset(images[:7]))] == [5, 2]
+    small = few_images(as_dataset(images[:, :32, :32]))
+    assert [len(batch) for batch in small] == [8] * 8
 
 
 def folder(root, *names):
@@ -150,3 +153,22 @@ def test_a_result_of_an_untrained_copy_has_one_definition():
     of_claims = untrained_measurements(all_figures(), claims, models, EVERYTHING)
     assert any(m.name.startswith("clustering_first") for m in of_claims)
     with_inputs([*of_figures, *of_claims])  # which refuses two results of a name
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "batches"),
+    [
+        (200, 25, None),
+        (224, 28, None),
+        (304, 38, 5),
+        (1008, 56, 9),
+        (512, 128, None),
+        (1024, 64, 8),
+    ],
+)
+def test_copies_are_shown_half_of_the_images_or_enough_for_an_interval(images, size, batches):
+    data = tf.data.Dataset.range(images).map(lambda i: (i, i)).batch(size)
+    assert Data(data, data).batches_of_copies("test") == batches
+    assert Data(data, data, train=data).batches_of_copies("train") is None
+    unknown = data.filter(lambda *_: True)
+    assert Data(unknown, unknown).batches_of_copies("test") is None

@@ -11,7 +11,12 @@ from vit_tf.analysis.claims.claim import NotTested, Tested
 from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_4
 from vit_tf.analysis.papers.walmer.section5_clusters import supervised_most_semantic
 from vit_tf.analysis.study.scorecard import evaluate
-from vit_tf.analysis.study.supervision import SUPERVISIONS, require_supervisions, supervision_of
+from vit_tf.analysis.study.supervision import (
+    SUPERVISIONS,
+    require_supervisions,
+    supervision_of,
+    training_images_of,
+)
 from vit_tf.checkpoints import released
 
 
@@ -61,6 +66,22 @@ def test_every_checkpoint_that_is_known_by_name_has_its_supervision():
     # A claim about labels may not be tested on what was never trained with them.
     unlabelled = [name for name in names if supervision_of(name) == "reconstruction"]
     assert all(name.endswith(".mae") for name in unlabelled) and len(unlabelled) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vit-cls-cifar10", 50_000),
+        ("vit_models/imagenet21k/ViT-B_16", 14_197_122),
+        ("bit_models/BiT-S-R50x1", 1_281_167),
+        ("timm/vit_base_patch16_224.augreg_in21k_ft_in1k", 14_197_122),
+        ("timm/vit_base_patch16_224.augreg_in1k", 1_281_167),
+        ("timm/vit_base_patch16_224.dino", None),
+        ("runs/my-in1k-model.keras", None),
+    ],
+)
+def test_training_images_of_released_names(name, expected):
+    assert training_images_of(name) == expected
 
 
 def test_unknown_kinds_are_refused():
