@@ -31,8 +31,8 @@ def sum_of_errors(*errors: tuple[float, float]) -> tuple[float, float]:
     total = variances.sum()
     if not total:
         return 0.0, float(min(df for _, df in errors))
-    df = total**2 / sum(v**2 / df for v, (_, df) in zip(variances, errors, strict=True))
-    return float(np.sqrt(total)), float(df)
+    spread = sum(v**2 / df for v, (_, df) in zip(variances, errors, strict=True))
+    return float(np.sqrt(total)), float(total**2 / spread) if spread else np.inf
 
 
 def pseudo_values(value: float, leave_one_out: np.ndarray) -> np.ndarray:
