@@ -163,7 +163,7 @@ def count(runs: Sequence[Run], options: Options) -> xr.Dataset:
 
 def family(model: keras.Model) -> str:
     """The kind of a model, as in the legend of the plot."""
-    hybrid = isinstance(model, vit_tf.ViT) and model.stem is not None
+    hybrid = isinstance(model, vit_tf.HybridViT)
     return "hybrid" if hybrid else type(model).__name__
 
 

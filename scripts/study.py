@@ -288,7 +288,8 @@ def make_plans(options: Options, num_classes: int) -> list[ModelPlan]:
         plans.append(variant(plan, name, "fraction", fraction, fraction=fraction))
     # The root of a ResNet, with stride 4, in place of patches of about the same stride.
     config = vit | {"stem_units": (), "patch_size": max(1, size // 32)}
-    plans.append(variant(cls, "with a convolutional stem", "hybrid", None, config=config))
+    hybrid = {"model": vit_tf.HybridViT, "config": config}
+    plans.append(variant(cls, "with a convolutional stem", "hybrid", None, **hybrid))
     masking = vit_tf.Pretraining(
         epochs=options.epochs,
         learning_rate=2e-3,
@@ -408,6 +409,7 @@ def study_model(
     accuracy = facts["row"]["test accuracy (%)"]
     first_layer = {
         vit_tf.ViT: ("patch_kernel", "position_embedding"),
+        vit_tf.HybridViT: ("patch_kernel", "position_embedding"),
         vit_tf.Mixer: ("patch_kernel",),
     }.get(plan.model, ())
     readers: dict[str, Any] = {

@@ -18,10 +18,13 @@ from .features.torch_features import torch_features as torch_features
 from .models.beit import BEiT as BEiT
 from .models.bit import BiT as BiT
 from .models.clip import CLIPViT as CLIPViT
+from .models.distilled import DistilledViT as DistilledViT
+from .models.hybrid import HybridViT as HybridViT
 from .models.image_encoder import with_text_head as with_text_head
 from .models.mixer import Mixer as Mixer
 from .models.model import reinitialize as reinitialize
 from .models.resolution import at_resolution as at_resolution
+from .models.rotary import RotaryViT as RotaryViT
 from .models.siglip import SigLIPViT as SigLIPViT
 from .models.vit import ViT as ViT
 from .training.masked_patches import MaskedPatchPrediction as MaskedPatchPrediction

@@ -106,7 +106,7 @@ def grid_of(features: Features, grid: PartialGrid) -> PartialGrid:
     if grid is None:
         return of_features
     given = grid if isinstance(grid, TokenGrid) else as_pair(grid)
-    if of_features is None:
+    if of_features is None or features.facts.is_grid_inferred:
         return given
     # A map at another depth has another grid.
     is_another_map = (

@@ -16,7 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from vit_tf.data.any_images import ImagesLike, as_images, is_raw, with_channel_axis
+from vit_tf.data.any_images import (
+    ImagesLike,
+    as_images,
+    is_raw,
+    size_of_floats,
+    with_channel_axis,
+)
 from vit_tf.data.batches import explained_batches
 from vit_tf.data.equal_batches import IN_ORDER, RANDOM, batch_arrays
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
@@ -32,6 +38,7 @@ from vit_tf.features.features import Features
 from vit_tf.features.function_features import features_from_arrays
 from vit_tf.features.layers import KINDS, Detail
 from vit_tf.features.preprocessed import with_own_preprocessing
+from vit_tf.torch_models import is_torch_module
 from vit_tf.training.evaluation import require_classes_of
 
 from .call_forms import split_examples
@@ -84,7 +91,7 @@ def prepare(
         rows, (features,) = features_from_arrays(model)
         examples = rows if labels is None else (rows, np.asarray(labels))
         return features, batch_arrays(examples, IN_ORDER if keep_order else RANDOM)
-    features = read_model(model, kind, layers, detail)
+    features = read_model(model, kind, layers, detail, images=images)
     (features,), (batches,) = prepare_images(
         [features],
         {"images": images},
@@ -107,7 +114,7 @@ def prepare_sets(
     keep_order: bool = False,
 ) -> tuple[Features, list[Batches]]:
     """As `prepare`, for several sets of images by name; batches are in the order of the sets."""
-    features = read_model(model, kind, layers, detail)
+    features = read_model(model, kind, layers, detail, images=next(iter(data.values()), None))
     (features,), sets = prepare_images([features], data, keep_order=keep_order)
     return features, sets
 
@@ -128,7 +135,7 @@ def prepare_labelled(
     number of classes is that of the labels of arrays, of the class names of a data set, or of the
     model, in this order.
     """
-    features = read_model(model, kind, layers, detail)
+    features = read_model(model, kind, layers, detail, images=data.get("train"))
     given = {name: images for name, images in data.items() if images is not None}
     models, sets = _convert_images([features], given, given, keep_order, num_classes=num_classes)
     if list(given) == ["train"] and "test" in data:
@@ -158,7 +165,7 @@ def prepare_pair(
             )
         rows, features = features_from_arrays(*models)
         return list(features), batch_arrays(rows, RANDOM)
-    read = [read_model(model, kind, layers, detail) for model in models]
+    read = [read_model(model, kind, layers, detail, images=images) for model in models]
     features, (batches,) = prepare_images(read, {"images": images})
     return features, batches
 
@@ -169,6 +176,7 @@ def read_model(
     layers: LayerSelection = None,
     detail: Detail = None,
     block: str = "block00",
+    images: ImagesLike | None = None,
 ) -> Features:
     """The layers that a measurement reads, kept with the model for its next call.
 
@@ -176,6 +184,8 @@ def read_model(
         model: a model in any form.
         kind, layers, detail: as for `prepare`.
         block: name of the block, for the kind `"block_heads"`.
+        images: images in any form; floats of one size are the images that a PyTorch module is read
+            for, where it takes them.
     """
     _require_eager()
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
@@ -184,7 +194,8 @@ def read_model(
 
     def select() -> Features:
         # Measurements of other kinds of layers are made of the same trace of the model.
-        whole = keep(model, ("features",), partial(as_features, model))
+        size = size_of_floats(images) if is_torch_module(model) and images is not None else None
+        whole = keep(model, ("features",), partial(as_features, model, size))
         return select_features(whole, kind, patterns, block, detail)
 
     return keep(model, ("layers", kind, patterns, block, detail), select)

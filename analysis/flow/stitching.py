@@ -107,7 +107,10 @@ def stitching(
     See also:
         `plots.plot_stitching`, `cka`, `activation_patching`; page measurements/flow/stitching.md.
     """
-    read = [read_model(features_x, "stitched", layers), read_model(features_y, "lens", layers)]
+    read = [
+        read_model(features_x, "stitched", layers, images=images),
+        read_model(features_y, "lens", layers, images=images),
+    ]
     sets = {"train": train, "images": images}
     (x, y), (train, images) = prepare_images(read, sets, scores=[scores], labelled=["images"])
     scores = score_layer(y, scores)
@@ -120,6 +123,7 @@ def stitching(
     if isinstance(x, KerasFeatures):
         sources[UNTRAINED] = keep(x, ["untrained copy"], partial(_untrained, x))
 
+    # A first pass sums what the linear maps between all pairs of layers are fitted on.
     statistic = _moments_statistic(y, sources, layers_y, grid_x, grid)
     checked = x, y
     totals = evaluate(statistic, train, description="stitching maps", checked=checked)
@@ -130,6 +134,7 @@ def stitching(
         which: tuple(values.astype("float32") for values in fitted)
         for which, fitted in fitted_maps(totals, l2).items()
     }
+    # A second pass replaces each layer of the second model by a mapped layer of the first.
     cells = [(layer, other) for layer in names_x for other in layers_y]
     statistic = _stitched_statistic(y, sources, cells, grid_x=grid_x, grid=grid, scores=scores)
     result = effects(

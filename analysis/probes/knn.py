@@ -184,6 +184,7 @@ def knn_statistic(
         require_counted(totals["outside"], examples, num_classes, "training")
         counts = totals["without_direction"].items()
         raise_without_directions([layer for layer, count in counts if count])
+        # Each k votes on every test image; ties at the k-th neighbour are counted.
         correct, tied = _scores(
             totals["merged"], tested.labels, num_classes, k, temperature, without_votes
         )
@@ -194,6 +195,7 @@ def knn_statistic(
                 f"neighbour of every test image: {format_list(bad)}"
             )
         _warn_of_shared_images(totals["merged"])
+        # The accuracy of each vote, with what it depends on.
         facts = provenance(
             features,
             count,

@@ -601,7 +601,7 @@ def last_layer_cka(
         `plots.plot_last_layer_cka`, `cka`; page measurements/similarity/last-layer.md.
     """
     by_name = {
-        name: read_model(model, "tokens", layers, detail)
+        name: read_model(model, "tokens", layers, detail, images=images)
         for name, model in name_models(models).items()
     }
     features, (batches,) = prepare_images(list(by_name.values()), {"images": images})

@@ -100,8 +100,8 @@ def head_similarity(
     """
     # `detail` selects layers of the other model: those of the ViT are the heads of one block.
     read = [
-        read_model(features_vit, "block_heads", layers, block=block),
-        read_model(features_other, "representations", layers, detail),
+        read_model(features_vit, "block_heads", layers, block=block, images=images),
+        read_model(features_other, "representations", layers, detail, images=images),
     ]
     (vit, other), (batches,) = prepare_images(read, {"images": images})
     grid = complete_grid(vit, batches, grid, num_attended)

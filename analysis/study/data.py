@@ -93,7 +93,7 @@ class Data:
         """How many batches of the test images an untrained copy is shown; None for all."""
         batches = self.num_batches(name) if name == "test" else 0
         size = self.num_images(name) // batches if batches else 0
-        most = max(COPY_BATCHES, COPY_IMAGES // size) if size else 0
+        most = max(COPY_BATCHES, COPY_IMAGES // size, -(-batches // 2)) if size else 0
         return most if most < batches else None
 
     def facts_of(self, name: str | None) -> dict:
@@ -140,8 +140,9 @@ def batch_size_of(
     return min(largest, max(1, math.ceil(examples / batches)))
 
 
-# Untrained copies are shown the first images only: at most `COPY_IMAGES`, but no fewer batches than
-# an interval needs.
+# Untrained copies are shown the first half of the images only, but at least so many images, and as
+# many batches as an interval needs. With two copies, half is about the share at which the interval
+# of an effect is narrowest for its time; with a fixed number, it would not narrow with the images.
 COPY_IMAGES, COPY_BATCHES = 224, 4
 
 # How images to measure, and to fit probes on, are cut into batches.

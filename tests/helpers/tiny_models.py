@@ -5,25 +5,29 @@ import vit_tf
 SHAPE = (16, 24, 3)
 SIZES = {"patch_size": 8, "num_layers": 2, "hidden_dim": 8, "num_classes": 5}
 HEADS = SIZES | {"num_heads": 2, "mlp_dim": 12}
-ARGUMENTS = dict.fromkeys(("ViT", "BEiT", "SigLIPViT"), HEADS)
+VITS = ("ViT", "DistilledViT", "HybridViT", "RotaryViT")
+ARGUMENTS = dict.fromkeys((*VITS, "BEiT", "SigLIPViT"), HEADS)
 ARGUMENTS |= {"CLIPViT": HEADS | {"projection_dim": 6}}
 ARGUMENTS |= {"Mixer": SIZES | {"tokens_mlp_dim": 10, "channels_mlp_dim": 12}}
 ARGUMENTS |= {"BiT": {"units": (2, 1), "width_factor": 0.5, "num_classes": 5}}
 STEM = {"patch_size": 1, "num_layers": 1, "stem_units": (2, 1)}
+TOKEN = {"distillation": "token"}
 SWIGLU = {"activation": "swiglu", "layer_scale": 0.1}
-ROTARY = {"position_type": "rotary", "registers": 4, "key_bias": False}
 # The class, and arguments besides those of its class.
 MODELS = {
     "vit": ("ViT", {}),
     "gap": ("ViT", {"pooling": "gap"}),
     "google": ("ViT", {"activation": "gelu_tanh", "representation_dim": 7}),
     "dinov2": ("ViT", {"registers": 4} | SWIGLU),
-    "deit": ("ViT", {"distillation": "heads", "epsilon": 1e-3}),
-    "deit token": ("ViT", {"distillation": "token", "registers": 1, "representation_dim": 3}),
+    "deit": ("DistilledViT", {"epsilon": 1e-3}),
+    "deit token": (
+        "DistilledViT",
+        {"distillation": "token", "registers": 1, "representation_dim": 3},
+    ),
     "deit3": ("ViT", {"class_position": False, "layer_scale": 0.1}),
-    "rotary": ("ViT", ROTARY),
-    "hybrid": ("ViT", STEM),
-    "hybrid root": ("ViT", STEM | {"patch_size": 2, "stem_units": ()}),
+    "rotary": ("RotaryViT", {"registers": 4}),
+    "hybrid": ("HybridViT", STEM),
+    "hybrid root": ("HybridViT", STEM | {"patch_size": 2, "stem_units": ()}),
     "beit": ("BEiT", {}),
     "beit shared": ("BEiT", {"pooling": "cls", "shared_bias": True}),
     "beit gated": ("BEiT", {"position_type": "learned"} | SWIGLU),

@@ -109,7 +109,7 @@ def test_of_some_classes_only_their_images_count(runs, tmp_path):
 
 def test_families(runs):
     sizes = {"num_layers": 1, "num_heads": 1, "hidden_dim": 8, "mlp_dim": 8, "num_classes": 2}
-    hybrid = vit_tf.ViT((8, 8, 3), 1, **sizes, stem_units=())
+    hybrid = vit_tf.HybridViT((8, 8, 3), 1, **sizes, stem_units=())
     bit = vit_tf.BiT((8, 8, 3), units=(1,), width_factor=0.5)
     assert [compute.family(m) for m in (hybrid, bit)] == ["hybrid", "BiT"]
     assert compute.family(vit_tf.load_model(runs / "vit/model.keras")) == "ViT"

@@ -129,7 +129,8 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     else:
         mapping |= _sincos_map(tensors, channels, options)
     mapping |= stem | blocks | _vit_head(tensors, width, options)
-    return Conversion("ViT", mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix]))
+    model = "HybridViT" if "stem_units" in stem.arguments else "ViT"
+    return Conversion(model, mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix]))
 
 
 def _sincos_map(tensors: Tensors, channels: int, options: LoadOptions) -> WeightMap:

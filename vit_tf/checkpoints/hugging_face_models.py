@@ -124,7 +124,8 @@ def convert_vit(folder: Folder, options: LoadOptions) -> Conversion:
     positions = "bicubic" if kind == "dinov2_with_registers" else "torch"
     any_size = kind.startswith("dinov2")
     images = preprocessing_from_config(folder, image_shape, any_size, options)
-    return Conversion("ViT", mapping, positions=positions, **images)
+    model = "DistilledViT" if "distillation" in mapping.arguments else "ViT"
+    return Conversion(model, mapping, positions=positions, **images)
 
 
 def _vit_blocks(tensors: Tensors, width: int, config: Config, kind: str) -> WeightMap:
@@ -204,7 +205,7 @@ def convert_dinov3(folder: Folder, options: LoadOptions) -> Conversion:
     gated = config.flag("use_gated_mlp", False)
     if gated:
         config.require("hidden_act", "silu")
-    arguments = {"image_shape": image_shape, "num_heads": heads, "position_type": "rotary"}
+    arguments = {"image_shape": image_shape, "num_heads": heads}
     arguments |= {"epsilon": config.number("layer_norm_eps"), "layer_scale": 1.0}
     arguments |= {"num_layers": layers, "mlp_dim": hidden, "key_bias": biases["key"]}
     arguments |= {"activation": "swiglu" if gated else config.activation()}
@@ -220,7 +221,7 @@ def convert_dinov3(folder: Folder, options: LoadOptions) -> Conversion:
     mapping |= read_blocks(table, TORCH, {"D": width, "M": hidden}, "layer.#.", layers)
     mapping |= head_map({}, width, options, "none")
     images = preprocessing_from_config(folder, image_shape, True, options)
-    return Conversion("ViT", mapping, any_size=True, **images)
+    return Conversion("RotaryViT", mapping, any_size=True, **images)
 
 
 # The image encoders of CLIP, MetaCLIP 2 (`modeling_clip.py`), SigLIP and SigLIP 2

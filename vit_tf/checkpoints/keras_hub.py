@@ -37,6 +37,7 @@ TASKS = {"ViTImageClassifier": "ViTBackbone", "DeiTImageClassifier": "DeiTBackbo
 # Models of images and texts, by their image encoders.
 PAIRS = {"CLIPBackbone": "CLIPVisionEncoder", "SigLIPBackbone": "SigLIPVisionEncoder"}
 CLASSES = {"CLIPVisionEncoder": "CLIPViT", "SigLIPVisionEncoder": "SigLIPViT"}
+CLASSES |= {"DeiTBackbone": "DistilledViT", "DINOV3Backbone": "RotaryViT"}
 # KerasHub's names of the forms of GELU, and ours.
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_approximate": "gelu_tanh"}
 
@@ -77,7 +78,7 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
             f"Received: {type(model).__module__}.{type(model).__name__}"
         )
     # The encoders of CLIP and SigLIP keep it in their first layer.
-    layers = backbone if kind not in CLASSES else backbone.embedding
+    layers = backbone if kind not in PAIRS.values() else backbone.embedding
     if getattr(layers, "data_format", "channels_last") != "channels_last":
         raise ValueError(
             "Expected a model whose data_format is 'channels_last'. "
@@ -89,7 +90,7 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
     mapping = _CONVERTERS[kind](backbone, weights.tensors)
     if name in TASKS:
         mapping |= _classifier_map(model, mapping.arguments, weights.tensors)
-    if kind not in CLASSES:
+    if kind not in PAIRS.values():
         width = mapping.arguments.get("representation_dim", mapping.arguments["hidden_dim"])
         mapping |= head_map(weights.tensors, width, LoadOptions(), "predictions", FLAX)
     if preprocessing is None:
@@ -302,7 +303,7 @@ def _convert_dino3(backbone: Any, tensors: Tensors) -> WeightMap:
     config = backbone.get_config()
     gated, hidden = config["use_gated_mlp"], config["intermediate_dim"]
     _require(config, rope_theta=100.0, hidden_activation="silu" if gated else "gelu")
-    more = {"epsilon": config["layer_norm_eps"], "position_type": "rotary"}
+    more = {"epsilon": config["layer_norm_eps"], "key_bias": config["use_key_bias"]}
     more |= {"activation": "swiglu"} if gated else {}
     block, sizes = DINO3_BLOCK + DINO3_MLPS[gated], {"D": config["hidden_dim"], "M": hidden}
     mapping = _dino_map(config, hidden, tensors, DINO_ENDS, block, sizes, more)

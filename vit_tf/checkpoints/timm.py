@@ -147,7 +147,8 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     positions = "dino" if "mask_token" in inside and not registers and not plain else None
     mapping = mapping.under(prefix) | WeightMap(unused=(*PREFIXES[prefix], f"{LINEAR}.*"))
     values = HALF if half else IMAGENET
-    return Conversion("ViT", mapping, "bicubic", values, positions=positions)
+    model = "DistilledViT" if "distillation" in mapping.arguments else "ViT"
+    return Conversion(model, mapping, "bicubic", values, positions=positions)
 
 
 def _vit_blocks(tensors: Tensors, width: int) -> WeightMap:
@@ -270,8 +271,7 @@ def convert_dinov3(tensors: Tensors, options: LoadOptions) -> Conversion:
         heads = _heads_of_periods(dims(tensors, PERIODS, 1)[0], width, options)
     else:
         heads = infer_num_heads(width, layers, options, published=DINO_HEADS)
-    arguments = {"key_bias": False, "position_type": "rotary", "layer_scale": 1e-5}
-    arguments |= {"num_heads": heads, "epsilon": 1e-5}
+    arguments = {"num_heads": heads, "layer_scale": 1e-5, "epsilon": 1e-5}
     arguments["image_shape"] = (*(DINO_TOKENS * patch,) * 2, channels)
     mapping = ends_map(f"{PATCHES}\nnorm norm norm D", width, patch, channels)
     mapping |= WeightMap(arguments, unused=DINO_UNUSED)
@@ -290,7 +290,7 @@ def convert_dinov3(tensors: Tensors, options: LoadOptions) -> Conversion:
     mapping |= head_map({}, width, options, "head")
     mapping = mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix])
     images = ("bicubic", IMAGENET, 1.0) if timms else ("bilinear", IMAGENET, None)
-    return Conversion("ViT", mapping, *images, any_size=True)
+    return Conversion("RotaryViT", mapping, *images, any_size=True)
 
 
 def _dinov3_constants(tensors: Tensors, width: int, heads: int) -> WeightMap:

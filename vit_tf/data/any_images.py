@@ -202,6 +202,23 @@ def is_raw(images: Any) -> bool:
     return hasattr(images, "dtype") and tf.as_dtype(images.dtype).is_integer
 
 
+def size_of_floats(images: Any) -> tuple[int, int] | None:
+    """(height, width) of images that a model takes as they are; None for raw ones, or several."""
+    if is_raw(images):
+        return None
+    images = in_known_form(images)
+    if isinstance(images, tf.data.Dataset):
+        images = tf.nest.flatten(_as_pair(images).element_spec)[0]
+    images = images[0] if isinstance(images, tuple) and images else images
+    if isinstance(images, list):
+        sizes = {size_of_floats(image) for image in images}
+        return sizes.pop() if len(sizes) == 1 else None
+    shape: tuple = tuple(getattr(images, "shape", ()))
+    if len(shape) not in (3, 4) or shape[-1] not in CHANNELS or None in shape[-3:-1]:
+        return None
+    return shape[-3], shape[-2]
+
+
 def as_images(
     images: Any, preprocessing: Prepares | None = None, rule: BatchRule = IN_ORDER
 ) -> np.ndarray | tuple | tf.data.Dataset:

@@ -15,8 +15,8 @@ KERAS_INDEX = Path("models", "imagenet_class_index.json")
 TIMM_FOLDER = Path("data", "_info")
 
 
-def find_class_names(model: object) -> tuple[str, ...] | None:
-    """The names of a model's classes, or None.
+def find_class_names(model: object) -> tuple[str, ...]:
+    """The names of a model's classes; () where they are not known.
 
     They are `model.class_names`, or, for a model of `keras.applications` with 1,000 classes, those
     of ImageNet, if they are on this computer: as `keras.applications` stores them, or in timm.
@@ -24,7 +24,7 @@ def find_class_names(model: object) -> tuple[str, ...] | None:
     if own := getattr(model, "class_names", None):
         return tuple(own)
     is_classifier = isinstance(model, keras.Model) and _num_outputs(model) == NUM_IMAGENET
-    return imagenet_names() if is_classifier and _is_application(model) else None
+    return imagenet_names() if is_classifier and _is_application(model) else ()
 
 
 def _num_outputs(model: keras.Model) -> int | None:
@@ -40,21 +40,19 @@ def _is_application(model: keras.Model) -> bool:
 
 
 @cache
-def imagenet_names() -> tuple[str, ...] | None:
-    """The 1,000 class names of ImageNet in their usual order; None if no local file has them."""
-    classes = _imagenet_classes()
-    return None if classes is None else tuple(classes.values())
+def imagenet_names() -> tuple[str, ...]:
+    """The 1,000 class names of ImageNet in their usual order; () if no local file has them."""
+    return tuple(_imagenet_classes().values())
 
 
 @cache
-def imagenet_synsets() -> tuple[str, ...] | None:
+def imagenet_synsets() -> tuple[str, ...]:
     """The WordNet numbers of the classes of `imagenet_names`, which ImageNet's folders have."""
-    classes = _imagenet_classes()
-    return None if classes is None else tuple(classes)
+    return tuple(_imagenet_classes())
 
 
-def _imagenet_classes() -> dict[str, str] | None:
-    """Names by WordNet number, in their usual order; None if no local file has them."""
+def _imagenet_classes() -> dict[str, str]:
+    """Names by WordNet number, in their usual order; empty if no local file has them."""
     home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
     if (home / KERAS_INDEX).is_file():
         index = json.loads((home / KERAS_INDEX).read_text("utf-8"))
@@ -68,4 +66,4 @@ def _imagenet_classes() -> dict[str, str] | None:
             lines = (line.split("\t") for line in lemmas.read_text("utf-8").splitlines())
             words = {synset: names.split(",")[0] for synset, names in lines}
             return {synset: words[synset] for synset in synsets.read_text("utf-8").split()}
-    return None
+    return {}

@@ -36,7 +36,7 @@ def as_features(
         model: a built Keras model with one input; a submodel or a SavedModel; a PyTorch module; a
             path or the name of a pretrained model; or a function from images to a dict from layer
             to tensor or array.
-        size: (height, width) of the images, for a model that takes images of any size.
+        size: (height, width) of the images, for a model that takes images of more than one size.
         patch_size, prefix: pixels of a patch and number of prefix tokens, for a model that does not
             declare its grid.
 
@@ -52,7 +52,7 @@ def as_features(
     if is_torch_module(model):
         from vit_tf.features.torch_modules import module_features_of  # which imports PyTorch
 
-        return module_features_of(cast(Any, model), patch_size, prefix)
+        return module_features_of(cast(Any, model), patch_size, prefix, size)
     if isinstance(model, keras.Model):
         return keras_features(model, size, patch_size, prefix)
     require_model(model)

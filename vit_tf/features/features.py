@@ -65,6 +65,7 @@ class ModelFacts:
         shapes: shape of each layer without the example axis; None for a size that varies.
         structure: which of all layers are representations, blocks and scores.
         grid: where the tokens or positions of the last layers lie.
+        is_grid_inferred: whether the grid is inferred from layers, and not the model's own.
         preprocessing: what turns 8-bit images into the model's input.
         preprocessing_origin: how the preprocessing is known, or why it is not, in words.
         input_shape: of a batch of images, (example, height, width, channel); None for what varies.
@@ -83,6 +84,7 @@ class ModelFacts:
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     structure: ModelGraph = field(default_factory=lambda: ModelGraph((), ()))
     grid: TokenGrid | None = None
+    is_grid_inferred: bool = False
     preprocessing: Preprocessing | None = None
     preprocessing_origin: str = "unknown"
     input_shape: tuple[int | None, ...] | None = None

@@ -24,7 +24,7 @@ from vit_tf.features.layers import structure_of_outputs
 from vit_tf.features.scores import (
     LOG_ODDS,
     LOGITS,
-    ClassScores as ScoresLayer,
+    ScoresLayer,
     are_distributions,
     before_activation,
 )

@@ -102,6 +102,40 @@ class KerasFeatures(Features):
     ) -> tuple[Taps, tf.Tensor]:
         return edits.run_interventions(self.model, runs, layer, images, max_runs)
 
+    def split_at_last_layer(
+        self, images: tf.Tensor, scores: str
+    ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
+        last = next((x for x in reversed(self.facts.layers) if x != scores), None)
+        is_cut = any(segment.end_tap == last for segment in self.model.segments())
+        if last is None or is_cut or not self._follows_from(last, scores):
+            return super().split_at_last_layer(images, scores)
+
+        # A layer of the model's contains the last layer and what follows it: the whole model runs
+        # with given values in place of the last layer's.
+        def head(values: tf.Tensor) -> tf.Tensor:
+            blank = tf.concat([tf.shape(values)[:1], tf.shape(images)[1:]], axis=0)
+            blank = tf.ensure_shape(tf.zeros(blank, images.dtype), (None, *images.shape[1:]))
+            return self._replaced(blank, last, values)[scores]
+
+        return self(images), head
+
+    def _replaced(self, images: tf.Tensor, layer: str, values: tf.Tensor) -> Taps:
+        """The layers where given values take the place of one layer's."""
+        with recorder.in_force({layer: lambda value: tf.cast(values, value.dtype)}):
+            return recorder.infer(self.model, images)
+
+    def _follows_from(self, layer: str, scores: str) -> bool:
+        """Whether scores do not change with the images if a layer's values are given."""
+        shape, dtype = recorder.input_spec(self.source)
+        size = [side or 32 for side in shape[1:]]
+        # Outside of a graph, and with the model's own weights, not those that a graph is given.
+        with tf.init_scope(), keras.StatelessScope():
+            images = np.random.default_rng(0).uniform(0, 1, (2, *size)).astype(dtype)
+            first, second = images[:1], images[1:]
+            values = recorder.infer(self.model, first)
+            other = self._replaced(tf.constant(second), layer, values[layer])
+            return np.allclose(other[scores], values[scores], atol=1e-5)
+
     def select(self, layers: Iterable[str]) -> KerasFeatures:
         return self._with_layers(tuple(match(tuple(layers), self.facts.layers)))
 
@@ -169,35 +203,55 @@ def keras_features(
     """
     if isinstance(model, TapModel):
         return _features_of_submodel(model)
-    described = describe_taps(model)
+    described, declared = describe_taps(model), declared_facts(model)
     shape, dtype = recorder.input_spec(model)
-    sizes = shape[1:3] if len(shape) == 4 and None not in shape[1:3] else size
+    sizes = declared.image_size or size
 
-    def values_of_noise(tap: str) -> np.ndarray:
+    def values_of_noise(*taps: str) -> dict[str, np.ndarray]:
         of_image = cast(tuple[int, ...], (*(sizes or ()), *shape[3:]))  # the model's one size
-        images = np.random.default_rng(0).uniform(0, 256, (2, *of_image))
-        return np.asarray(submodel(described.source, tap)(images.astype(dtype))[tap])
+        images = np.random.default_rng(0).uniform(0, 256, (2, *of_image)).astype(dtype)
+        values = submodel(described.source, *taps)(images)
+        return {tap: np.asarray(values[tap]) for tap in taps}
+
+    # The trace of some models leaves the number of tokens open, which the image size decides.
+    is_open = [tap for tap in described.graph.representations if None in described.shapes[tap]]
+    if declared.image_size is not None and is_open:
+        closed = {tap: value.shape[1:] for tap, value in values_of_noise(*is_open).items()}
+        described = replace(described, shapes=described.shapes | closed)
 
     def infer_grid(layers: Sequence[str], graph: ModelGraph | None = None) -> TokenGrid | None:
-        if sizes is None:
+        if sizes is None or (not patch_size and _has_oblong_patches(model)):
             return None
         inferred = grid_of_shapes(layers, described.shapes, sizes, graph, patch_size, prefix)
         every_name, shapes = described.names, described.shapes
-        return with_prefix_first(inferred, model.name, every_name, shapes, values_of_noise)
 
-    declared = declared_facts(model)
+        def value_of_noise(tap: str) -> np.ndarray:
+            return values_of_noise(tap)[tap]
+
+        return with_prefix_first(inferred, model.name, every_name, shapes, value_of_noise)
+
     facts = replace(
         declared,
         layers=described.names,
         shapes=described.shapes,
         structure=described.graph,
         grid=declared.grid or infer_grid(described.names, described.graph),
+        is_grid_inferred=declared.grid is None,
     )
     if described.scores.tap and described.scores.is_head:
         scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))
         facts = replace(facts, scores=scores)
     inferring = None if declared.grid else infer_grid
     return KerasFeatures(described.source, facts, described.scores, inferring, is_whole=True)
+
+
+def _has_oblong_patches(model: keras.Model) -> bool:
+    """Whether the first convolution cuts the image into patches that are not square."""
+    layers = (layer for _, layer in recorder.named_layers(model))
+    first = next((layer for layer in layers if isinstance(layer, keras.layers.Conv2D)), None)
+    if first is None or tuple(first.kernel_size) != tuple(first.strides):
+        return False
+    return first.strides[0] != first.strides[1]
 
 
 def _features_of_submodel(model: TapModel) -> KerasFeatures:
@@ -225,7 +279,7 @@ def declared_facts(model: keras.Model) -> ModelFacts:
         input_dtype=dtype,
         integer_images="int" in dtype,
         num_classes=getattr(model, "num_classes", None),
-        class_names=find_class_names(model) or (),
+        class_names=find_class_names(model),
         pooled_tokens=getattr(model, "pooled_tokens", None),
         prefix_names=tuple(getattr(model, "prefix_names", None) or ()),
     )

@@ -319,9 +319,17 @@ class TorchFeatures(Features):
         return arrays
 
 
-def input_shape_of(module: torch.nn.Module) -> tuple[int | None, ...]:
-    """Shape of a batch of images, with None for sides that may vary."""
-    return (None, *(fixed_size(module) or (None, None)), num_image_channels(module))
+def input_shape_of(
+    module: torch.nn.Module, image_shape: Sequence[int] | None = None
+) -> tuple[int | None, ...]:
+    """Shape of a batch of images, with None for sides that may vary.
+
+    The sides of a module that declares them are those of `image_shape`, which it takes too.
+    """
+    size = fixed_size(module)
+    if size is not None and image_shape is not None:
+        size = image_shape[0], image_shape[1]
+    return (None, *(size or (None, None)), num_image_channels(module))
 
 
 def _numpy_function(

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from vit_tf.common.names import is_part, match, unknown_name
+from vit_tf.features.class_names import NUM_IMAGENET, imagenet_names
 from vit_tf.features.features import ClassScores, ModelFacts
 from vit_tf.features.module_features import TorchFeatures, input_shape_of, select_layers
 from vit_tf.features.structure import ModelGraph, spread
@@ -57,13 +58,25 @@ class ModuleTaps:
         return [n for n, layout in layouts if is_part(n, "weights") and not layout.has_examples]
 
     @property
-    def patch_size(self) -> int | None:
-        """Pixels of a patch, where the first convolution cuts the image into patches."""
+    def _patch(self) -> tuple[int, int] | None:
+        """(height, width) of a patch, where the first convolution cuts the image into patches."""
         convolutions = (m for m in self.model.module.modules() if isinstance(m, torch.nn.Conv2d))
         first = next(convolutions, None)
-        if first is None or first.kernel_size != first.stride or len(set(first.stride)) > 1:
+        is_cut = first is not None and first.kernel_size == first.stride
+        return (first.stride[0], first.stride[1]) if first is not None and is_cut else None
+
+    @property
+    def has_oblong_patches(self) -> bool:
+        """Whether the first convolution cuts the image into patches that are not square."""
+        return self._patch is not None and self._patch[0] != self._patch[1]
+
+    @property
+    def patch_size(self) -> int | None:
+        """Pixels of a patch, where the first convolution cuts the image into patches."""
+        patch = self._patch
+        if patch is None or patch[0] != patch[1]:
             return None
-        side, (height, width) = first.stride[0], self.image_shape[:2]
+        side, (height, width) = patch[0], self.image_shape[:2]
         counts = [
             self.shapes[tap][0] for tap in self.graph.representations if len(self.shapes[tap]) == 2
         ]
@@ -81,16 +94,22 @@ class ModuleTaps:
     def facts(self, grid: TokenGrid | None) -> ModelFacts:
         """What is known about the module."""
         module, has_scores = self.model.module, self.graph.scores is not None
+        preprocessing, origin = expectations.find_preprocessing(module, self.image_shape)
+        num_classes = self.shapes[SCORES][0] if has_scores else None
+        class_names = expectations.find_class_names(module)
+        if num_classes == NUM_IMAGENET and expectations.is_of_imagenet(module):
+            class_names = class_names or imagenet_names()
         return ModelFacts(
             name=self.model.name,
             layers=self.names,
             shapes=self.shapes,
             structure=self.graph,
             grid=grid,
-            preprocessing=expectations.find_preprocessing(module, self.image_shape),
-            input_shape=input_shape_of(module),
-            num_classes=self.shapes[SCORES][0] if has_scores else None,
-            class_names=expectations.find_class_names(module),
+            preprocessing=preprocessing,
+            preprocessing_origin=origin,
+            input_shape=input_shape_of(module, self.image_shape),
+            num_classes=num_classes,
+            class_names=class_names,
             scores=ClassScores(SCORES) if has_scores else None,
         )
 
@@ -107,9 +126,9 @@ class ModuleTaps:
         return {vector: taps.get(name, "") for vector, name in self.trace.vectors.items()}
 
 
-def describe_module(module: torch.nn.Module) -> ModuleTaps:
-    """The taps of a PyTorch module, for images of the size that it is made for."""
-    model = as_model(module)
+def describe_module(module: torch.nn.Module, size: tuple[int, int] | None = None) -> ModuleTaps:
+    """The taps of a PyTorch module for images of a size, by default that which it is made for."""
+    model = as_model(module, size)
     image_shape = model.image_shape()
     trace = model.trace(image_shape)
     sources = tap_sources(trace)
@@ -291,7 +310,9 @@ def _graph(trace: Trace, sources: dict[str, str]) -> ModelGraph:
     norm = structure.final_norm
     blocks = [by_name[name] for name in (embedding, *ends) if name in by_name]
     norms = [by_name[norm]] if norm in by_name else []
-    return ModelGraph((*blocks, *norms), tuple(blocks), scores)
+    # Blocks that return no tensor with an axis of examples, as those of two streams, are missed.
+    num_missed = len(ends) if any(name not in by_name for name in ends) else 0
+    return ModelGraph((*blocks, *norms), tuple(blocks), scores, num_missed)
 
 
 def select_taps(

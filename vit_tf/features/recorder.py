@@ -10,7 +10,7 @@ import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import keras
 from keras import ops, tree
@@ -73,13 +73,22 @@ def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tu
     Keras gives to layers, it is the same in every process. `watch` is called with the path of a
     layer and the arguments of each of its calls.
     """
-    return {name: place for name, (place, _, _) in trace_taps(model, watch).items()}
+    return {name: tap.site for name, tap in trace_taps(model, watch).items()}
 
 
-def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tuple]:
-    """As `find_taps`, but a dict from name to (site, layer, shape of the output)."""
+class TracedTap(NamedTuple):
+    """A tap of a model that was traced; the tensors of taps of one `value` are one and the same."""
+
+    site: Site
+    layer: Any
+    shape: tuple[int | None, ...]  # of the output
+    value: int
+
+
+def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, TracedTap]:
+    """As `find_taps`, with the layer of each tap and its output."""
     shape, dtype = input_spec(model)
-    shapes, unreadable, layers = {}, set(), named_operations(model)
+    shapes, values, unreadable, layers = {}, {}, set(), named_operations(model)
 
     def look(position: int, args: tuple, kwargs: dict) -> None:
         if watch is not None:
@@ -90,6 +99,8 @@ def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, t
         held = in_graph_of(images, records)
         unreadable.update(layers[place[0]][0] for place in records.keys() - held.keys())
         shapes.update({place: tuple(value.shape) for place, value in held.items()})
+        # Identities, which are unique while the records hold the tensors.
+        values.update({place: id(value) for place, value in held.items()})
         return list(held.values())
 
     keras.layers.Lambda(trace, **UNCAST)(keras.KerasTensor(shape, dtype))
@@ -100,7 +111,9 @@ def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, t
             stacklevel=3,
         )
     return {
-        tap_name(layers[place[0]][0], *place[1:]): (place, layers[place[0]][1], shape)
+        tap_name(layers[place[0]][0], *place[1:]): TracedTap(
+            place, layers[place[0]][1], shape, values[place]
+        )
         for place, shape in shapes.items()
     }
 

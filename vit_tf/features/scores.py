@@ -55,11 +55,11 @@ class Scores:
         if not self.is_inverted and not self.is_binary:
             return source
         inverted = self.activation if self.is_inverted else ""
-        return ClassScores(inverted, self.is_binary, dtype="float32")(source)
+        return ScoresLayer(inverted, self.is_binary, dtype="float32")(source)
 
 
-@keras.saving.register_keras_serializable("vit_tf")
-class ClassScores(keras.layers.Layer):
+@keras.saving.register_keras_serializable("vit_tf", name="ClassScores")
+class ScoresLayer(keras.layers.Layer):
     """Class scores of probabilities, and of both classes of a binary classifier.
 
     log p            of a softmax

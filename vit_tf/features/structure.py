@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 MAX_LAYERS = 40  # of the representations
 OF_SUBLAYERS = r"/(attention|mlp|token_mixing|channel_mixing)\d*$"
@@ -76,7 +77,9 @@ def find_representations_among(entries: Sequence[LayerEntry]) -> dict[str, bool]
        with a sum or concatenation of paths or with a separable convolution; the last output of a
        group with weights, or in which paths are joined, is a representation. Expansions, in the
        wide middle of a separable block, are in no group.
-    3. The vector that a last fully connected layer reads is one; its output, the scores of
+    3. In a model whose skips start at sums, what lies between a sum and the next kernel belongs to
+       the next block, such as its norm, and is in no group.
+    4. The vector that a last fully connected layer reads is one; its output, the scores of
        classes, is not.
 
     Returns:
@@ -85,15 +88,25 @@ def find_representations_among(entries: Sequence[LayerEntry]) -> dict[str, bool]
     entries = [entry for entry in entries if not (entry.is_expansion and entry.is_single)]
     end = _num_before_head(entries)
     last_join = max((i for i, entry in enumerate(entries[:end]) if not entry.is_single), default=-1)
+    pairs = pairwise(entries[:end])
+    # Where a skip starts at a sum, the norm behind another sum is the first layer of its branch.
+    is_preactivated = any(a.is_sum and a.is_single and not b.is_single for a, b in pairs)
+    is_before_kernel = False  # between a sum and the kernel of the next block
     marks: dict[str, bool] = {}
     previous, weighted, end_of_block = None, False, ""
     for index, entry in enumerate(entries[:end]):
         if not entry.is_single:
             previous, weighted, end_of_block = None, True, "join"  # paths are joined next
+            is_before_kernel = False
             continue
         if entry.has_blocks:
             marks[entry.tap] = True
             previous, weighted, end_of_block = None, False, ""
+            continue
+        is_before_kernel = is_before_kernel and not entry.has_kernel
+        if is_preactivated and end_of_block == "join" and entry.has_weights:
+            is_before_kernel |= not entry.has_kernel and index < last_join
+        if is_before_kernel:
             continue
         # The norm behind the last sum of all is no part of its block.
         is_final_norm = entry.has_weights and end_of_block == "join" and index > last_join + 1

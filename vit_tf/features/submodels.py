@@ -352,7 +352,7 @@ def describe_taps(model: keras.Model) -> ModelTaps:
         graph = replace(ModelGraph.of_names(source.taps), scores=tap)
         return ModelTaps(source.taps, shapes, graph, source, scores)
     traced = recorder.trace_taps(model)
-    traced_shapes = {tap: shape[1:] for tap, (_, _, shape) in traced.items()}
+    traced_shapes = {name: tap.shape[1:] for name, tap in traced.items()}
     computed = computed_weights(model, list(traced))
     # Where a layer's weights are among its taps, as in a submodel: after the key.
     weights_after = {key: (weights, query) for weights, (query, key) in computed.items()}
@@ -389,12 +389,12 @@ def find_representations(model: keras.Model) -> list[str]:
     return list(graph_of(model).representations)
 
 
-def _entries(model: keras.Model, traced: dict[str, tuple]) -> list[LayerEntry]:
+def _entries(model: keras.Model, traced: Mapping[str, recorder.TracedTap]) -> list[LayerEntry]:
     """The layers that count, of a model whose layers have names of their own."""
     calls = [
-        _CallOfLayer(name, recorder.path_of(name), place[1], layer, shape)
-        for name, (place, layer, shape) in traced.items()
-        if place[2] in ("", "0") and len(shape) > 1 and shape[0] is None
+        _CallOfLayer(name, recorder.path_of(name), tap.site[1], tap.layer, tap.shape, tap.value)
+        for name, tap in traced.items()
+        if tap.site[2] in ("", "0") and len(tap.shape) > 1 and tap.shape[0] is None
     ]
     last = {call.path: call.number for call in calls}
     # A block that runs several times stands for several; of an activation the last call counts.
@@ -411,6 +411,7 @@ class _CallOfLayer:
     number: int
     layer: Any
     shape: tuple[int | None, ...]
+    value: int  # what it returns: equal for calls that return the same tensor
 
 
 def _opened(container: Any, prefix: str, all_calls: Sequence[_CallOfLayer]) -> Iterator:
@@ -421,12 +422,17 @@ def _opened(container: Any, prefix: str, all_calls: Sequence[_CallOfLayer]) -> I
     single = _single_tensors(graph) if graph else None
     widened, projections = _separable_blocks(graph) if graph else (set(), set())
     sums = _sums(graph) if graph else set()
+    stages = {type(call.layer) for call in calls if _is_stage(call, all_calls)}
     for call in calls:
         layer = call.layer
+        is_single = single is None or (layer.name, call.number) in single
+        # A stage ends with what one of its blocks returns, or its layer that merges positions.
+        is_stage = is_single and type(layer) in stages and _last_inside(call, all_calls)
         # A stack may also run one block again and again.
         inside = [c.path for c in _calls_in(f"{call.path}/", all_calls) if _has_blocks(c.layer)]
         is_loop = len(inside) > len(set(inside))
-        if classes[type(layer)] == 1 and (is_loop or _is_stack(layer)):
+        is_only = classes[type(layer)] == 1 and (is_loop or _is_stack(layer))
+        if is_only or is_stage:
             inner = list(_opened(layer, f"{call.path}/", all_calls))
             if inner:
                 yield from inner
@@ -436,13 +442,27 @@ def _opened(container: Any, prefix: str, all_calls: Sequence[_CallOfLayer]) -> I
             tuple(call.shape),
             has_weights=_learns(layer),
             has_blocks=_has_blocks(layer),
-            is_single=single is None or (layer.name, call.number) in single,
+            is_single=is_single,
             has_kernel=_has_kernel(layer),
             is_sum=layer.name in sums,
             is_expansion=layer.name in widened,
             is_projection=layer.name in projections,
             kind=type(layer).__qualname__,
         )
+
+
+def _last_inside(call: _CallOfLayer, calls: Sequence[_CallOfLayer]) -> bool:
+    """Whether a layer returns what a layer with layers inside, among its own, has returned."""
+    inside = _calls_in(f"{call.path}/", calls)
+    return any(c.value == call.value for c in inside if _has_blocks(c.layer))
+
+
+def _is_stage(call: _CallOfLayer, calls: Sequence[_CallOfLayer]) -> bool:
+    """Whether a layer is a sequence of several composite layers of one class."""
+    kinds = Counter(
+        type(c.layer) for c in _calls_in(f"{call.path}/", calls) if _has_blocks(c.layer)
+    )
+    return max(kinds.values(), default=0) > 1 and _last_inside(call, calls)
 
 
 def _calls_in(prefix: str, calls: Sequence[_CallOfLayer]) -> list[_CallOfLayer]:

@@ -27,6 +27,7 @@ from vit_tf.features.layers import (
 )
 from vit_tf.features.module_features import TorchFeatures
 from vit_tf.features.module_taps import ModuleTaps, describe_module, pooled_tokens, select_taps
+from vit_tf.torch_models.execution import OUTPUT
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -93,6 +94,8 @@ class ModuleFeatures(TorchFeatures):
         if name is None and vectors:
             require_scores_named(self.name, vectors)
         name = name or self._described.graph.scores
+        if not self._described.output_shape:  # one number for an image, refused where it is read
+            name = name or OUTPUT
         if name is None:
             shape = self._described.output_shape
             outputs = {0: "one number", 1: "channels that no kernel computes"}
@@ -106,21 +109,40 @@ class ModuleFeatures(TorchFeatures):
 
 
 def module_features_of(
-    module: torch.nn.Module, patch_size: int | None = None, prefix: int | None = None
+    module: torch.nn.Module,
+    patch_size: int | None = None,
+    prefix: int | None = None,
+    size: tuple[int, int] | None = None,
 ) -> ModuleFeatures:
-    """All layers of a PyTorch module; `patch_size` and `prefix` where its user knows them."""
-    described = describe_module(module)
-    shapes, size = described.shapes, described.image_shape[:2]
+    """All layers of a PyTorch module; `patch_size` and `prefix` where its user knows them.
+
+    `size` is the (height, width) of the images, where these are at hand.
+    """
+    described = describe_module(module, size)
+    shapes, image_size = described.shapes, described.image_shape[:2]
     # The patch size is that of all tokens, not of those that a model merges.
     patch_size = patch_size or described.patch_size
-    grid = grid_of_shapes(
-        described.graph.representations, shapes, size, patch_size=patch_size, prefix=prefix
-    )
+    grid = None
+    if patch_size or not described.has_oblong_patches:
+        grid = grid_of_shapes(
+            described.graph.representations,
+            shapes,
+            image_size,
+            patch_size=patch_size,
+            prefix=prefix,
+        )
 
     def values_of_noise(tap: str) -> np.ndarray:
         images = np.random.default_rng(0).uniform(-1, 1, (2, *described.image_shape))
         return described.features([tap], [], None)(images.astype(np.float32))[tap]
 
+    if grid is not None and described.trace.structure.is_random:
+        warnings.warn(
+            f"{described.model.name!r} draws random numbers in inference, with which it may mask "
+            "or shuffle its tokens, as masked autoencoders do. No grid is inferred",
+            stacklevel=5,
+        )
+        grid = None
     names = described.names
     grid = with_prefix_first(grid, described.model.name, names, shapes, values_of_noise)
-    return ModuleFeatures(described, described.facts(grid))
+    return ModuleFeatures(described, replace(described.facts(grid), is_grid_inferred=True))

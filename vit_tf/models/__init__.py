@@ -14,6 +14,9 @@ from vit_tf.features import (
 from .beit import BEiT as BEiT
 from .bit import BiT as BiT
 from .clip import CLIPViT as CLIPViT
+from .distilled import DistilledViT as DistilledViT
+from .hybrid import HybridViT as HybridViT
 from .mixer import Mixer as Mixer
+from .rotary import RotaryViT as RotaryViT
 from .siglip import SigLIPViT as SigLIPViT
 from .vit import ViT as ViT

@@ -1,7 +1,7 @@
-"""The ResNet in front of a hybrid Vision Transformer (Dosovitskiy et al. 2020, section 3.1).
+"""Vision Transformers with a ResNet in front (Dosovitskiy et al. 2020, section 3.1).
 
-Its units are those of He et al. 2015 (https://arxiv.org/abs/1512.03385, figure 5), normalised
-after each convolution, with the group normalisation and standardised kernels of BiT.
+The ResNet's units are those of He et al. 2015 (https://arxiv.org/abs/1512.03385, figure 5),
+normalised after each convolution, with the group normalisation and standardised kernels of BiT.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,13 +12,85 @@ import keras
 from keras import layers, ops
 
 from vit_tf.common.backend import Tensor
+from vit_tf.common.names import as_sizes, match_sites
 from vit_tf.features.recorder import Taps
-from vit_tf.models.bit import LAST, GroupNorm, make_units
+from vit_tf.models.bit import LAST, UNITS, GroupNorm, make_units, unit_sites
 from vit_tf.models.model import ConfiguredLayer, inner_taps, run_inner
+from vit_tf.models.vit import SIZES, ViT
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
 _WIDTH = 64
+
+
+@register
+class HybridViT(ViT):
+    """A `ViT` that cuts the last feature map of a ResNet, its stem, into patches.
+
+    Args:
+        image_shape: shape (height, width, channels) of the images, in pixels. Height and width must
+            be multiples of `patch_size` times the stride of the stem.
+        patch_size: side of a patch, in positions of the feature map.
+        stem_units: number of units in each stage of the ResNet. `()` means a stem without stages
+            (the root only).
+        *sizes, **options: as for `ViT`. In `without_skips`, units of the stem can be named too,
+            such as `"stage2/unit02"`.
+
+    Raises:
+        ValueError: as for `ViT`, and if `stem_units` are not sizes.
+    """
+
+    def __init__(
+        self,
+        image_shape: Sequence[int] = (224, 224, 3),
+        patch_size: int = 1,
+        *sizes: Any,
+        stem_units: Sequence[int] = (3, 4, 9),
+        **options: Any,
+    ):
+        self.stem_units = as_sizes("stem_units", stem_units, UNITS)
+        super().__init__(image_shape, patch_size, *sizes, **options)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"stem_units": self.stem_units}
+
+    @property
+    def stem_stride(self) -> int:
+        """Pixels of the image from one position of the stem's last map to the next."""
+        return stem_stride(self.stem_units)
+
+    @property
+    def skip_sites(self) -> list[str]:
+        return [*unit_sites(self.stem_units), *super().skip_sites]
+
+    @property
+    def first_taps(self) -> tuple[str, ...]:
+        return (*self.stem.taps, "embedding")
+
+    @property
+    def patch_kernel(self) -> None:
+        return None
+
+    def add_embedding(self, hidden_dim: int, dropout_rate: float, **options: Any) -> None:
+        removed = match_sites(self.without_skips, self.skip_sites)
+        without = sorted(removed.intersection(unit_sites(self.stem_units)))
+        self.stem = ResNetStem(self.stem_units, without, dtype=self.dtype_policy, name="stem")
+        super().add_embedding(hidden_dim, dropout_rate, **options)
+
+    def run_stem(self, images: Tensor, taps: dict[str, Tensor], training: bool | None) -> Tensor:
+        """The last feature map of the stem, whose taps are added to `taps`."""
+        inside = self.stem(images, training=training)
+        taps |= {tap: inside[tap] for tap in self.stem.taps}
+        return inside["features"]
+
+    def build(self, input_shape: Sequence[int | None]) -> None:
+        self.stem.build(input_shape)
+        super().build((None, None, None, self.stem.channels))
+
+
+def stem_stride(units: Sequence[int]) -> int:
+    """Pixels of the image from one position of a stem's last map to the next."""
+    return 4 * 2 ** max(len(units) - 1, 0)
 
 
 @register
@@ -138,6 +210,11 @@ class ResNetStem(ConfiguredLayer):
         return taps.values | {"features": x}
 
 
-def stem_stride(units: Sequence[int]) -> int:
-    """Pixels of the image from one position of a stem's last map to the next."""
-    return 4 * 2 ** max(len(units) - 1, 0)
+# Steiner et al. 2021 (AugReg), table 1, and Dosovitskiy et al. 2020, section 3.1 (R50+ViT-B/16).
+# R+Ti/16 is named after a root of stride 2; that of its checkpoint has stride 4, its tokens 32.
+HybridViT.variants = {
+    "R+Ti/16": {**SIZES["Ti"], "patch_size": 8, "stem_units": ()},
+    "R26+S/32": {**SIZES["S"], "patch_size": 1, "stem_units": (2, 2, 2, 2)},
+    "R50+ViT-B/16": {**SIZES["B"], "patch_size": 1, "stem_units": (3, 4, 9)},
+    "R50+L/32": {**SIZES["L"], "patch_size": 1, "stem_units": (3, 4, 6, 3)},
+}

@@ -18,6 +18,8 @@ JOINS = (*ADDITIONS, *CONCATENATIONS)
 KERNELS = ("linear", "conv1d", "conv2d", "conv3d", "multi_head_attention_forward")
 KERNELS += ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
+RANDOM = ("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "multinomial")
+RANDOM += ("bernoulli", "bernoulli_", "normal", "normal_", "uniform_", "random_")
 ATTRIBUTE = "_vit_tf_value"  # of tensors that depend on the images: the number of their value
 
 
@@ -76,6 +78,7 @@ class Dataflow(TorchFunctionMode):
     def __init__(self, images: torch.Tensor, stack: Sequence[str]) -> None:
         super().__init__()
         self.operations: list[Operation] = []
+        self.is_random = False  # whether the module draws random numbers
         self._stack, self._num_values, self._numbers = stack, 0, Counter()
         setattr(images, ATTRIBUTE, 0)
 
@@ -84,6 +87,7 @@ class Dataflow(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        self.is_random |= name in RANDOM
         # An operation in place gives its argument another value.
         tensors = tensors_in([*args, *kwargs.values()])
         sources = tuple(value for value in map(value_of, tensors) if value is not None)

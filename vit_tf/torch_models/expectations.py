@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,29 @@ from vit_tf.data.preprocessing import Preprocessing
 SIDES = (224, 32, 64, 256, 128, 384, 28, 96, 448, 512)
 SIZE_ATTRIBUTES = ("img_size", "image_size")
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+CLIP = {
+    "mean": (0.48145466, 0.4578275, 0.40821073),
+    "std": (0.26862954, 0.26130258, 0.27577711),
+}
+HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+# What all released models of a family of transformers expect, where no image processor is stored
+# with the model: by its type, the values, and the crop and filter where they are not those of its
+# processor's class. Releases of other types differ, such as those of ViT by Google and of DINO.
+CROPPED = {**IMAGENET, "interpolation": "bicubic", "crop": 224 / 256}
+SHORTER_SIDE = {**CLIP, "interpolation": "bicubic", "crop": 1.0}
+SQUEEZED = {**HALF, "interpolation": "bicubic", "crop": None}
+OF_IMAGENET = "convnext convnextv2 cvt efficientformer focalnet hiera levit poolformer pvt pvt_v2"
+OF_IMAGENET += " regnet resnet segformer swiftformer swin swinv2 van vit_msn"
+FAMILIES: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("vit_mae", "deit", "dinov2", "dinov2_with_registers"), CROPPED),
+    **dict.fromkeys(("clip", "metaclip_2"), SHORTER_SIDE),
+    "siglip": SQUEEZED,
+    **dict.fromkeys(OF_IMAGENET.split(), IMAGENET),
+    **dict.fromkeys(("data2vec-vision", "dpt", "mobilenet_v1", "mobilenet_v2"), HALF),
+    # Their processors do not normalize.
+    "mobilevit": {},
+    "mobilevitv2": {},
+}
 # Filters of Pillow, by number and name.
 FILTERS = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
 
@@ -61,16 +85,20 @@ def _pair(value: Any) -> tuple[int, int] | None:
 def find_image_shape(model: Any) -> tuple[int, int, int]:
     """(height, width, channel) of the images that a module takes; tried where it is not known."""
     channels = num_image_channels(model.module)
-    if size := image_size(model.module):
-        return (*size, channels)
+    size, processed = image_size(model.module), processed_size(model.module)
+    # A size that the layers declare may be that of a table of positions, which is resized.
+    sizes = [processed] if processed is not None and processed != size else []
+    sizes += [] if size else [(side, side) for side in SIDES]
     last = None
-    for side in SIDES:
+    for height, width in sizes:
         try:
-            model.values(np.zeros((1, side, side, channels), np.float32), [])
+            model.values(np.zeros((1, height, width, channels), np.float32), [])
         except Exception as error:  # a module may raise anything for images of another size
             last = error
         else:
-            return (side, side, channels)
+            return height, width, channels
+    if size:
+        return (*size, channels)
     raise ValueError(
         f"Expected a PyTorch module of images of shape (example, channel, height, width). "
         f"Received: {model.name}, which takes none of sides {SIDES}: {last}"
@@ -86,58 +114,88 @@ def image_encoder_hint(module: torch.nn.Module) -> str:
 
 def find_preprocessing(
     module: torch.nn.Module, image_shape: tuple[int, int, int]
-) -> Preprocessing | None:
-    """The preprocessing of a module's images, or None where nothing specifies it.
+) -> tuple[Preprocessing | None, str]:
+    """(The preprocessing of a module's images, or None, and how it is known, in words).
 
-    From timm's `pretrained_cfg`, from the image processor of a Hugging Face model, or that of all
-    released weights of torchvision.
+    From timm's `pretrained_cfg`, from the image processor that is stored with a Hugging Face model,
+    or that of all released weights of its family or of torchvision.
     """
+    size, channels = image_shape[:2], image_shape[2]
     if config := pretrained_config(module):
-        if len(config.get("mean", ())) != image_shape[2]:
-            return None
+        if len(config.get("mean", ())) != channels:
+            return None, f"unknown; its pretrained_cfg is not for {channels} channels"
         crop = config.get("crop_pct") if config.get("crop_mode", "center") == "center" else None
-        return Preprocessing(
-            image_shape[:2],
-            config["mean"],
-            config["std"],
-            FILTERS.get(config.get("interpolation"), "bicubic"),
-            crop=crop,
+        filter_name = FILTERS.get(config.get("interpolation"), "bicubic")
+        images = Preprocessing(size, config["mean"], config["std"], filter_name, crop=crop)
+        return images, "set by its pretrained_cfg"
+    if kind := _hugging_face_type(module):
+        processor = stored_processor(module)
+        if processor is not None:
+            fields = processor.to_dict()
+            return _of_fields(fields, image_shape), "set by its image processor"
+        if kind in FAMILIES and channels == 3:
+            processor = _default_processor(kind)
+            fields = processor.to_dict() if processor is not None else {}
+            family = FAMILIES[kind]
+            values = {f"image_{name}": family[name] for name in ("mean", "std") if family}
+            images = _of_fields(fields | values, image_shape)
+            if images is not None and "crop" in family:
+                images = replace(images, crop=family["crop"], interpolation="bicubic")
+            return images, f"known of released models of type {kind!r}"
+        return None, (
+            f"unknown; no image processor is stored with it, and models of type {kind!r} differ"
         )
-    if hasattr(getattr(module, "config", None), "model_type"):
-        return _of_processor(module.config, image_shape)
-    if type(module).__module__.startswith("torchvision.") and image_shape[2] == 3:
+    if type(module).__module__.startswith("torchvision.") and channels == 3:
         mean, std = IMAGENET["mean"], IMAGENET["std"]
-        return Preprocessing(image_shape[:2], mean, std, crop=0.875)
-    return None
+        return Preprocessing(size, mean, std, crop=0.875), "known of torchvision's weights"
+    return None, "unknown"
 
 
-def _of_processor(config: Any, image_shape: tuple[int, int, int]) -> Preprocessing | None:
-    """The preprocessing of a Hugging Face model: its processor's, or the default of its class."""
+def _hugging_face_type(module: torch.nn.Module) -> str:
+    """The type of a Hugging Face model, such as "vit"; "" for other modules."""
+    kind = getattr(getattr(module, "config", None), "model_type", "")
+    return str(kind).removesuffix("_vision_model")
+
+
+def stored_processor(module: torch.nn.Module) -> Any:
+    """The image processor that is stored with a Hugging Face model; None without one."""
+    source = getattr(getattr(module, "config", None), "_name_or_path", "")
+    if not source or not _hugging_face_type(module):
+        return None
     from transformers import AutoImageProcessor
-    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 
-    source = getattr(config, "_name_or_path", "")
-    processor = None
-    if source:
-        try:
-            processor = AutoImageProcessor.from_pretrained(source, local_files_only=True)
-        except (OSError, ValueError):  # no such folder, or none without the network
-            processor = None
-    if processor is None:
-        names = IMAGE_PROCESSOR_MAPPING_NAMES.get(config.model_type.removesuffix("_vision_model"))
-        processor = _default_processor(names)
+    try:
+        return AutoImageProcessor.from_pretrained(source, local_files_only=True)
+    except (OSError, ValueError):  # no such folder, or none without the network
+        return None
+
+
+def processed_size(module: torch.nn.Module) -> tuple[int, int] | None:
+    """(height, width) of the images that the stored processor of a module makes."""
+    processor = stored_processor(module)
     fields = processor.to_dict() if processor is not None else {}
+    size = fields.get("size") or {}
+    if fields.get("do_center_crop") and fields.get("crop_size"):
+        size = fields["crop_size"]
+    side = size.get("shortest_edge") if fields.get("crop_pct") else None
+    height, width = size.get("height", side), size.get("width", side)
+    return None if height is None or width is None else (height, width)
+
+
+def _of_fields(fields: dict, image_shape: tuple[int, int, int]) -> Preprocessing | None:
+    """The preprocessing that the fields of an image processor describe."""
     mean, std = fields.get("image_mean"), fields.get("image_std")
-    if not fields.get("do_normalize", True):
+    if not fields.get("do_normalize", True) or (mean is None and "do_normalize" not in fields):
         mean, std = (0.0,) * image_shape[2], (1.0,) * image_shape[2]
     if mean is None or std is None or len(mean) != image_shape[2]:
         return None
     if not fields.get("do_rescale", True):
         mean, std = (tuple((np.asarray(values) / 255).tolist()) for values in (mean, std))
     interpolation = FILTERS.get(getattr(fields.get("resample"), "value", fields.get("resample")))
+    order = "bgr" if fields.get("do_flip_channel_order") else "rgb"
     return Preprocessing(
-        image_shape[:2], mean, std, interpolation or "bilinear", crop=_crop(fields),
-        crop_rounding="down",
+        image_shape[:2], mean, std, interpolation or "bilinear", channel_order=order,
+        crop=_crop(fields), crop_rounding="down",
     )  # fmt: skip
 
 
@@ -151,10 +209,12 @@ def _crop(fields: dict) -> float | None:
     return None
 
 
-def _default_processor(names: Any) -> Any:
-    """An image processor of the first class of some names that can be made, or None."""
+def _default_processor(kind: str) -> Any:
+    """An image processor with the defaults of its class, for a type of models, or None."""
     import transformers
+    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 
+    names = IMAGE_PROCESSOR_MAPPING_NAMES.get(kind)
     names = names.values() if isinstance(names, dict) else names or ()
     for name in [name for name in names if name]:
         try:
@@ -171,3 +231,9 @@ def find_class_names(module: torch.nn.Module) -> tuple[str, ...]:
     if not names or all(str(name).startswith("LABEL_") for name in names):
         return ()
     return tuple(names) if len(set(names)) == len(names) else ()
+
+
+def is_of_imagenet(module: torch.nn.Module) -> bool:
+    """Whether a module is of a library whose models of 1,000 classes are those of ImageNet."""
+    kind = type(module).__module__
+    return bool(pretrained_config(module)) or kind.startswith("torchvision.models.")

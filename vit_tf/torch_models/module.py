@@ -81,14 +81,17 @@ SHAPES: WeakKeyDictionary = WeakKeyDictionary()  # of the images that each modul
 class TorchModule:
     """A PyTorch module that is run as inference, and left as it was."""
 
-    def __init__(self, module: torch.nn.Module):
-        self.module = unwrapped(module)
+    def __init__(self, module: torch.nn.Module, size: tuple[int, int] | None = None):
+        # `size` is the (height, width) of the images, where it is not that of the module.
+        self.module, self._size = unwrapped(module), size
         self.name = type(self.module).__name__
         _require_runnable(self.module, self.name)
         self._traces = _traces_of(self.module)
 
     def image_shape(self) -> tuple[int, int, int]:
-        """(height, width, channel) of the images that it is made for, or was first traced for."""
+        """(height, width, channel) of the images, by default those that it is made for."""
+        if self._size is not None:
+            return (*self._size, num_image_channels(self.module))
         if self.module not in SHAPES:
             try:
                 SHAPES[self.module] = find_image_shape(self)

@@ -51,6 +51,7 @@ class Structure:
         passing: layers of a module without blocks that are no representations: they return what
             they are given, or the class scores.
         num_repeated: number of submodules of one class, where no blocks are found.
+        is_random: whether the module draws random numbers, with which it may shuffle its tokens.
         has_head: whether a kernel computes the vector that the module returns; what a pooling or a
             normalization returns are channels, and no class scores.
     """
@@ -63,6 +64,7 @@ class Structure:
     final_norm: str | None = None
     passing: frozenset[str] = frozenset()
     num_repeated: int = 0
+    is_random: bool = False
     has_head: bool = True
 
 
@@ -202,12 +204,14 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
     is_known = "" in by_path and by_path[""].value is not None
     single = flow.single_values() if is_known else {}
     has_head = not is_known or _has_head(by_path[""], flow)
+    # Paths that are joined inside of a block of the first kind belong to it.
     siblings = [by_path[path] for path in find_blocks(calls)]
     joins = [join for join in flow.junctions(single) if _has_positions(join.operation.shape)]
     outside = [j for j in joins if not any(c.holds(j.first, j.last + 1) for c in siblings)]
     by_owner: dict[str, list[Junction]] = {}
     for join in outside:
         by_owner.setdefault(_owner(join, calls, single), []).append(join)
+    # The other joins end blocks of their own: the submodule around one, or the joins themselves.
     ends = {call.path: call.end - 1 for call in siblings}
     starts: dict[str, Junction] = {}  # of blocks that end in sums or concatenations
     sites: dict[tuple[str, int], Site] = {}
@@ -237,12 +241,27 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
         repeated = max(kinds.values(), default=0)
         passing = frozenset(_passing(calls, flow))
         repeated = repeated if repeated > 1 else 0
-        return Structure(passing=passing, num_repeated=repeated, has_head=has_head)
+        return Structure(
+            passing=passing,
+            num_repeated=repeated,
+            is_random=flow.is_random,
+            has_head=has_head,
+        )
+    # What the first block is given is the input of the submodule around it, or another's output.
     entrance, embedding = blocks[0].partition("@")[0], ""
     if blocks[0] in starts:
         entrance, embedding = _before_join(starts[blocks[0]], calls)
     norm = _final_norm(calls, ends[blocks[-1]], single)
-    return Structure(tuple(blocks), sites, parts, entrance, embedding, norm, has_head=has_head)
+    return Structure(
+        tuple(blocks),
+        sites,
+        parts,
+        entrance,
+        embedding,
+        norm,
+        is_random=flow.is_random,
+        has_head=has_head,
+    )
 
 
 def _has_head(root: Call, flow: Dataflow) -> bool:

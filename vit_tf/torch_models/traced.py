@@ -14,10 +14,20 @@ from vit_tf.torch_models.module import BATCH_SIZES, Array, TorchModule, Trace, a
 ROOT = "__module."
 
 
-def as_model(module: torch.nn.Module) -> TorchModule:
-    """Wraps a PyTorch module, traced or not, as a model."""
+def as_model(module: torch.nn.Module, size: tuple[int, int] | None = None) -> TorchModule:
+    """Wraps a PyTorch module, traced or not, as a model of images of a size (height, width).
+
+    Without a size, or for one that the module does not take, it is that of the module itself.
+    """
     is_script = isinstance(module, torch.jit.ScriptModule)
-    return TracedModule(module) if is_script else TorchModule(module)
+    kind = TracedModule if is_script else TorchModule
+    model = kind(module, size)
+    if size is not None:
+        try:
+            model.trace(model.image_shape())
+        except ValueError:
+            return kind(module)
+    return model
 
 
 class TracedModule(TorchModule):

@@ -135,7 +135,7 @@ def match_classes(
     """
     names = tuple(names)
     if own is not None and tuple(own) == imagenet_names():
-        synsets = imagenet_synsets() or ()
+        synsets = imagenet_synsets()
         own = synsets if set(names) <= set(synsets) else own
     same = len(names) == num_classes if own is None else tuple(own) == names
     if own is not None and not same and allow_others and set(names) <= set(own):

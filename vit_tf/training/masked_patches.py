@@ -64,8 +64,7 @@ class MaskedPatchPrediction(keras.Model):
     @property
     def trainable_weights(self) -> list[keras.Variable]:
         """All trainable weights except those of the ViT's head, which get no gradient."""
-        ends = (self.vit.head, self.vit.pre_logits, self.vit.distillation_head)
-        unread = {id(weight) for layer in ends if layer for weight in layer.weights}
+        unread = {id(weight) for layer in self.vit.head_layers for weight in layer.weights}
         return [weight for weight in super().trainable_weights if id(weight) not in unread]
 
     @property
@@ -74,11 +73,11 @@ class MaskedPatchPrediction(keras.Model):
         return self.trainable_weights
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"vit": self.vit.get_config()}
+        return super().get_config() | {"vit": keras.saving.serialize_keras_object(self.vit)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "MaskedPatchPrediction":
-        return cls(**config | {"vit": ViT.from_config(config["vit"])})
+        return cls(**config | {"vit": keras.saving.deserialize_keras_object(config["vit"])})
 
 
 @register

@@ -73,7 +73,7 @@ def test_models_embed_by_their_kernel_and_positions(rng, kind):
 
 def test_models_without_patches_of_the_image_or_positions_are_refused():
     bit = vit_tf.BiT((16, 16, 3), units=(1,), width_factor=0.5, num_classes=2)
-    hybrid = vit_tf.ViT((8, 8, 3), 1, **TINY, stem_units=())
+    hybrid = vit_tf.HybridViT((8, 8, 3), 1, **TINY, stem_units=())
     assert bit.position_embedding is None and hybrid.position_embedding.shape == (5, 8)
     for model in (bit, hybrid):
         with pytest.raises(ValueError, match="embeds no patches of the image"):

@@ -15,6 +15,7 @@ from vit_tf import Preprocessing, TokenGrid, analysis
 from vit_tf.analysis.engine.stream import as_dataset
 from vit_tf.analysis.study.assemble import make_report
 from vit_tf.analysis.study.data import (
+    Data,
     batch_test,
     few_images,
     field_batch_size,
@@ -152,3 +153,22 @@ def test_a_result_of_an_untrained_copy_has_one_definition():
     of_claims = untrained_measurements(all_figures(), claims, models, EVERYTHING)
     assert any(m.name.startswith("clustering_first") for m in of_claims)
     with_inputs([*of_figures, *of_claims])  # which refuses two results of a name
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "batches"),
+    [
+        (200, 25, None),
+        (224, 28, None),
+        (304, 38, 5),
+        (1008, 56, 9),
+        (512, 128, None),
+        (1024, 64, 8),
+    ],
+)
+def test_copies_are_shown_half_of_the_images_or_enough_for_an_interval(images, size, batches):
+    data = tf.data.Dataset.range(images).map(lambda i: (i, i)).batch(size)
+    assert Data(data, data).batches_of_copies("test") == batches
+    assert Data(data, data, train=data).batches_of_copies("train") is None
+    unknown = data.filter(lambda *_: True)
+    assert Data(unknown, unknown).batches_of_copies("test") is None

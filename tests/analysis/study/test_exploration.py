@@ -380,7 +380,7 @@ def test_the_page_explains_classes_by_the_tokens_that_the_head_reads(tmp_path, m
     sizes = (16, 24, 3), 8, 1, 2, 8, 8, 3
     models = {
         "the mean of the patches": (vit_tf.BEiT(*sizes), range(1, 7)),
-        "CLS and distillation": (vit_tf.ViT(*sizes, distillation="heads"), [0, 1]),
+        "CLS and distillation": (vit_tf.DistilledViT(*sizes), [0, 1]),
         "CLS": (vit_tf.ViT(*sizes, registers=2), [0]),
     }
     for name, (model, tokens) in models.items():
@@ -461,15 +461,17 @@ def test_mistakes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "names"),
+    ("make", "registers", "names"),
     [
-        pytest.param({"registers": 2}, ["CLS", "register 1", "register 2"], marks=SLOW),
-        ({"distillation": "token", "registers": 1}, ["CLS", "distillation", "register 1"]),
+        pytest.param(vit_tf.ViT, 2, ["CLS", "register 1", "register 2"], marks=SLOW),
+        (vit_tf.DistilledViT, 1, ["CLS", "distillation", "register 1"]),
     ],
 )
-def test_tokens_without_a_place_are_named_and_in_no_map(options, names, tmp_path, measure_only):
+def test_tokens_without_a_place_are_named_and_in_no_map(
+    make, registers, names, tmp_path, measure_only
+):
     measure_only("scores", "attention", "similarity")
-    model = vit_tf.ViT((16, 24, 3), 8, 1, 2, 8, 12, 3, layer_scale=0.1, **options)
+    model = make((16, 24, 3), 8, 1, 2, 8, 12, 3, layer_scale=0.1, registers=registers)
     page = analysis.explore(model, image(16, 24), tmp_path / "page.html", samples=1)
     data = payload_of(page)
     assert data["prefix_names"] == names and data["grid"]["prefix"] == 3

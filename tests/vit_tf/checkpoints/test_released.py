@@ -13,7 +13,8 @@ import vit_tf
 from vit_tf.checkpoints.released import CHECKPOINTS, fetch
 from vit_tf.checkpoints.weight_maps import HALF, IMAGENET
 
-MODELS = (vit_tf.ViT, vit_tf.BEiT, vit_tf.CLIPViT, vit_tf.SigLIPViT, vit_tf.BiT, vit_tf.Mixer)
+MODELS = (vit_tf.ViT, vit_tf.HybridViT, vit_tf.DistilledViT, vit_tf.RotaryViT)
+MODELS += (vit_tf.BEiT, vit_tf.CLIPViT, vit_tf.SigLIPViT, vit_tf.BiT, vit_tf.Mixer)
 VIT = "vit_models/imagenet21k/ViT-B_16"
 DEIT = "timm/deit_small_patch16_224.fb_in1k"
 

@@ -83,8 +83,9 @@ def heads_of(model):
 
 
 OTHERS = (our_vit, *(pytest.param(make, marks=SLOW) for make in (of_keras_hub, of_a_user)))
-PARTS = {"distillation": "heads", "layer_scale": 0.5, "activation": "swiglu"}
+PARTS = {"layer_scale": 0.5, "activation": "swiglu"}
 KINDS = {"hybrid": PARTS | {"stem_units": (1,), "patch_size": 2}, "bit small": {"units": (2,)}}
+KINDS |= {"deit": {"epsilon": 1e-6}}
 KINDS |= {"mixer": {}, "beit": {}, "clip": {}, "siglip": {}}
 
 
@@ -239,7 +240,7 @@ def test_edits_are_what_they_say(rng):
 
 
 def test_sets_of_tokens():
-    model = tiny("vit", (16, 16, 3), registers=2, distillation="token")
+    model = tiny("deit", (16, 16, 3), registers=2, distillation="token")
     sets = {name: edits.token_set(model, name) for name in ("cls", "registers", "spatial", "all")}
     assert sets == {
         "cls": [0],

@@ -15,11 +15,11 @@ MIXER = {"num_layers": 2, "hidden_dim": 8, "tokens_mlp_dim": 5, "channels_mlp_di
 MODELS = {
     "vit": lambda: vit_tf.ViT((8, 12, 3), 4, **TINY),
     "gap": lambda: vit_tf.ViT((8, 8, 1), 2, **TINY, pooling="gap", representation_dim=6),
-    "hybrid": lambda: vit_tf.ViT((32, 64, 3), 1, **TINY, stem_units=(1, 2)),
-    "hybrid without a skip": lambda: vit_tf.ViT(
+    "hybrid": lambda: vit_tf.HybridViT((32, 64, 3), 1, **TINY, stem_units=(1, 2)),
+    "hybrid without a skip": lambda: vit_tf.HybridViT(
         (32, 32, 3), 1, **TINY, stem_units=(1, 2), without_skips=("stage2/unit01", "block01")
     ),
-    "root": lambda: vit_tf.ViT((32, 32, 3), 8, **TINY, stem_units=()),
+    "root": lambda: vit_tf.HybridViT((32, 32, 3), 8, **TINY, stem_units=()),
     "bit": lambda: vit_tf.BiT((15, 18, 3), units=(1, 2), width_factor=0.5, num_classes=7),
     "bit without a skip": lambda: vit_tf.BiT(
         (16, 16, 3), units=(2, 1), width_factor=0.5, without_skips=("stage1",)
@@ -33,7 +33,7 @@ MODELS = {
     "beit": lambda: vit_tf.BEiT((8, 12, 3), 4, **TINY),
     "siglip": lambda: vit_tf.SigLIPViT((9, 14, 3), 4, **TINY),
     "registers": lambda: vit_tf.ViT((8, 8, 3), 4, **TINY, registers=4, activation="swiglu"),
-    "two heads": lambda: vit_tf.ViT((8, 8, 3), 4, **TINY, distillation="heads"),
+    "two heads": lambda: vit_tf.DistilledViT((8, 8, 3), 4, **TINY),
 }
 
 

@@ -64,6 +64,11 @@ ENDS = {
         r"conv_pw_\d+_relu",
         13,
     ),
+    "resnet v2": (
+        lambda: applications.ResNet50V2(input_shape=(32, 32, 3), weights=None, classes=2),
+        r"conv\d_block\d_out",
+        16,
+    ),
     "resnet": (
         lambda: applications.ResNet50(input_shape=(32, 32, 3), weights=None, classes=2),
         r"conv\d_block\d_out",
@@ -73,7 +78,11 @@ ENDS = {
 
 
 @pytest.mark.parametrize(
-    "name", [n if n == "mobilenet v1" else pytest.param(n, marks=pytest.mark.slow) for n in ENDS]
+    "name",
+    [
+        n if n in ("mobilenet v1", "resnet v2") else pytest.param(n, marks=pytest.mark.slow)
+        for n in ENDS
+    ],
 )
 def test_every_block_ends_in_a_representation_and_no_expansion_is_one(name):
     make, pattern, count = ENDS[name]

@@ -31,7 +31,7 @@ def test_units_of_another_form_are_one_line(units):
         vit_tf.BiT((32, 32, 3), units=units)
     if units != ():
         with pytest.raises(ValueError, match="stem_units"):
-            vit_tf.ViT((32, 32, 3), **SIZES | {"patch_size": 1}, stem_units=units)
+            vit_tf.HybridViT((32, 32, 3), **SIZES | {"patch_size": 1}, stem_units=units)
 
 
 def test_at_resolution_names_its_argument():
@@ -97,6 +97,8 @@ PLAIN = {
     "Mixer": {"image_shape": (32, 32, 3), "num_layers": 1, "hidden_dim": 8, "channels_mlp_dim": 8},
     "BiT": {"image_shape": (32, 32, 3), "units": (1, 1)},
 }
+SUBCLASSES = ("HybridViT", "DistilledViT")
+PLAIN |= dict.fromkeys(SUBCLASSES, PLAIN["ViT"])
 SKIPS = {"without_skips": ["block99"]}
 STEM = {"patch_size": 1, "stem_units": (1, 1, 1)}
 WRONG = [
@@ -120,14 +122,14 @@ WRONG = [
     ("BiT", {"width_factor": 0.3}, r"multiple of the 32 groups.*width_factor=0\.3"),
     ("BiT", {"stem": "tiny"}, "stem.*imagenet, small.*'tiny'"),
     ("BiT", {"without_skips": ["stage9"]}, "without_skips.*stage1.*'stage9'"),
-    ("ViT", STEM | {"image_shape": (24, 40, 3)}, "stem's stride.*a stem of stride 16"),
-    ("ViT", STEM | {"without_skips": ["stage4"]}, "without_skips.*stage3.*'stage4'"),
+    ("HybridViT", STEM | {"image_shape": (24, 40, 3)}, "stem's stride.*a stem of stride 16"),
+    ("HybridViT", STEM | {"without_skips": ["stage4"]}, "without_skips.*stage3.*'stage4'"),
     ("ViT", {"class_token": False}, "class token.*class_token=False"),
     ("ViT", {"fc_norm": True}, "no fc_norm.*fc_norm=True"),
-    ("ViT", {"distillation": "heads", "pooling": "gap"}, "Received: .*'heads'.*'gap'"),
+    ("DistilledViT", {"distillation": "heads", "pooling": "gap"}, "Received: .*'heads'.*'gap'"),
     ("ViT", {"registers": -1}, "registers.*-1"),
-    ("ViT", {"distillation": "both"}, "distillation.*heads.*'both'"),
-    ("ViT", {"distillation": "heads", "representation_dim": 3}, "representation_dim=3"),
+    ("DistilledViT", {"distillation": "both"}, "distillation.*heads.*'both'"),
+    ("DistilledViT", {"distillation": "heads", "representation_dim": 3}, "representation_dim=3"),
 ]
 
 
@@ -137,7 +139,7 @@ def test_wrong_arguments_are_named(model, arguments, message):
         getattr(vit_tf, model)(**PLAIN[model] | arguments)
 
 
-@pytest.mark.parametrize("model", PLAIN)
+@pytest.mark.parametrize("model", [name for name in PLAIN if name not in SUBCLASSES])
 def test_a_variant_that_is_not_known_is_named_with_near_ones(model):
     near, wrong = ("R50x1", "R50x2") if model == "BiT" else ("B/16", "B/15")
     with pytest.raises(ValueError, match=f"Expected variant.*{near}.*Received: '{wrong}'"):

@@ -23,7 +23,7 @@ rng = np.random.default_rng(0)
 images = rng.uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
 heads = dict(patch_size=8, num_layers=1, num_heads=2, hidden_dim=8, mlp_dim=8, num_classes=3)
 made = {
-    "hybrid": lambda: vit_tf.ViT((32, 32, 3), **heads | {"patch_size": 2}, stem_units=(1,)),
+    "hybrid": lambda: vit_tf.HybridViT((32, 32, 3), **heads | {"patch_size": 2}, stem_units=(1,)),
     "siglip": lambda: vit_tf.SigLIPViT((32, 32, 3), **heads),
     "bit": lambda: vit_tf.BiT((32, 32, 3), (1, 1), 0.5, num_classes=3, stem="imagenet"),
     "beit": lambda: vit_tf.BEiT((32, 32, 3), **heads),

@@ -8,7 +8,7 @@ from vit_tf import TokenGrid
 
 def make(units, patch_size=1, removed=(), **options):
     sizes = ((16, 24, 3), patch_size, 1, 2, 8, 12, 5)
-    return vit_tf.ViT(*sizes, without_skips=removed, stem_units=units, **options)
+    return vit_tf.HybridViT(*sizes, without_skips=removed, stem_units=units, **options)
 
 
 @pytest.fixture(params=["units", "root"])

@@ -38,7 +38,7 @@ VIT = {
 CONVOLUTIONS = {"head/*": "zeros", "*gamma": "ones", "*beta": "zeros", "*bias": "zeros", "*": LECUN}
 MODELS = {
     "ViT": (lambda: vit_tf.ViT((32, 32, 3), 8, 2, 4, 128, 512, representation_dim=128), VIT),
-    "hybrid": (lambda: vit_tf.ViT((64, 64, 3), 1, 1, 4, 64, 128, stem_units=(1, 2)), VIT),
+    "hybrid": (lambda: vit_tf.HybridViT((64, 64, 3), 1, 1, 4, 64, 128, stem_units=(1, 2)), VIT),
     "Mixer": (lambda: vit_tf.Mixer((32, 32, 3), 4, 2, 128, 96, 512), CONVOLUTIONS),
     "BiT": (lambda: vit_tf.BiT((32, 32, 3), units=(1, 2), width_factor=1), CONVOLUTIONS),
 }

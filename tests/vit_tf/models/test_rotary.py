@@ -9,13 +9,13 @@ from vit_tf import TokenGrid
 from vit_tf.models.transformer import Rotation, rotary_angles, rotate
 
 SIZES = {"patch_size": 4, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 24}
-TINY = SIZES | {"num_classes": 3, "position_type": "rotary", "registers": 4, "key_bias": False}
+TINY = SIZES | {"num_classes": 3, "registers": 4}
 
 
 @pytest.fixture(scope="module")
 def model():
     rng = np.random.default_rng(0)
-    model = vit_tf.ViT((12, 20, 3), **TINY, layer_scale=1.0)
+    model = vit_tf.RotaryViT((12, 20, 3), **TINY, layer_scale=1.0)
     model.set_weights([0.5 * rng.normal(size=w.shape) for w in model.get_weights()])
     return model
 
@@ -79,7 +79,9 @@ def test_weights_are_after_rotation_and_the_model_is_blind_without_it(model):
     # The mean patch of a picture and of its mirror image is the same but for the places.
     mirrored = images.reshape(2, 3, 4, 5, 4, 3)[:, :, :, ::-1].reshape(images.shape)
     assert np.abs(model(mirrored) - taps["logits"]).max() > 1e-3
-    plain = vit_tf.ViT.from_config(model.get_config() | {"position_type": "sincos"})
+    config = model.get_config() | {"position_type": "sincos"}
+    assert config.pop("key_bias") is False
+    plain = vit_tf.ViT.from_config(config)
     plain.embedding.positions.assign(np.zeros_like(plain.embedding.positions))
     named = {w.path.partition("/")[2]: w for w in model.weights}
     for weight in plain.weights:
@@ -98,4 +100,4 @@ def test_at_any_size_nothing_is_resampled(model):
 
 def test_odd_heads_are_refused():
     with refuses("6 channels of a head"):
-        vit_tf.ViT((8, 8, 3), **TINY | {"hidden_dim": 12})
+        vit_tf.RotaryViT((8, 8, 3), **TINY | {"hidden_dim": 12})

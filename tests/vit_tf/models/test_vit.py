@@ -69,7 +69,7 @@ def test_prefix_tokens_are_named_in_order(vit):
     registers = {0: [], 1: ["register 1"], 4: [f"register {i}" for i in (1, 2, 3, 4)]}
     config = vit.get_config()
     names = ["CLS"] * (vit.pooling == "cls")
-    names += ["distillation"] * (config["distillation"] is not None)
+    names += ["distillation"] * isinstance(vit, vit_tf.DistilledViT)
     assert vit.prefix_names == (*names, *registers[config["registers"]])
     assert vit.token_grid.prefix == len(vit.prefix_names)
     # Registers have no position, nor has any prefix token of DeiT-3.

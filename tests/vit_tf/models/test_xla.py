@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from oracles import randomize
 
-from vit_tf import BEiT, BiT, CLIPViT, Mixer, Recipe, ViT, analysis, submodel
+from vit_tf import BEiT, BiT, CLIPViT, HybridViT, Mixer, Recipe, ViT, analysis, submodel
 from vit_tf.analysis.flow.skips import skip_ratio
 from vit_tf.analysis.heads.attention_distance import attention_distance
 from vit_tf.analysis.heads.mean_attention import mean_attention
@@ -27,7 +27,7 @@ VIT = COMMON | {"patch_size": 8, "num_heads": 2, "mlp_dim": 16}
 MODELS = {
     "vit": (ViT, VIT),
     "hybrid gap": (
-        ViT,
+        HybridViT,
         VIT | {"patch_size": 2, "stem_units": (1,), "pooling": "gap", "representation_dim": 4},
     ),
     "clip": (CLIPViT, VIT | {"projection_dim": 4}),

@@ -11,7 +11,7 @@ import tensorflow as tf
 from scipy.special import logsumexp
 
 import vit_tf
-from vit_tf import MaskedPatchPrediction, Pretraining, ViT, data
+from vit_tf import HybridViT, MaskedPatchPrediction, Pretraining, ViT, data
 from vit_tf.data.augmentation import colours, draw_corruption
 from vit_tf.distribute.strategies import strategy
 
@@ -141,7 +141,7 @@ KINDS = {
     ],
 )
 def test_nothing_corrupted_is_the_plain_model(rng, kind):
-    vit = ViT(**OBLONG | kind)
+    vit = (HybridViT if "stem_units" in kind else ViT)(**OBLONG | kind)
     model = MaskedPatchPrediction(vit)
     images = rng.uniform(-1, 1, (2, *vit.image_shape)).astype("float32")
     num = vit.token_grid.num_spatial

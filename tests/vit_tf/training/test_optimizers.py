@@ -125,12 +125,15 @@ def test_updates_are_those_of_the_formula(name):
 
 
 @pytest.mark.parametrize(
-    "arguments, more",
-    [({"representation_dim": 5}, ["pre_logits/kernel"]), ({"distillation": "heads"}, [])],
+    "make, arguments, more",
+    [
+        (vit_tf.ViT, {"representation_dim": 5}, ["pre_logits/kernel"]),
+        (vit_tf.DistilledViT, {}, []),
+    ],
 )
-def test_muon_updates_matrices_before_the_head_only(arguments, more):
+def test_muon_updates_matrices_before_the_head_only(make, arguments, more):
     """Its state has a velocity for each variable that AdamW updates."""
-    model = vit_tf.ViT((8, 8, 3), 4, 2, 2, 8, 16, 3, **arguments)
+    model = make((8, 8, 3), 4, 2, 2, 8, 16, 3, **arguments)
     optimizer = Muon(0.01)
     optimizer.build(model.trainable_variables)
     matrices = [

@@ -1,0 +1,201 @@
+"""What PyTorch modules expect of their images: size, grid, values and classes."""
+
+import numpy as np
+import pytest
+from without_torchvision import import_or_skip
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.checkpoints.configs import PROCESSORS
+from vit_tf.features.class_names import imagenet_names
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+WIDTH, HEADS = 12, 3
+
+
+def as_torch(images):
+    return torch.from_numpy(np.moveaxis(images, -1, 1).copy())
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def split(self, x):
+        return (
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)
+        )
+
+    def forward(self, x):
+        x = nn.functional.scaled_dot_product_attention(*self.split(x))
+        return self.out(x.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.attention, self.norm2 = (
+            nn.LayerNorm(WIDTH),
+            Attention(),
+            nn.LayerNorm(WIDTH),
+        )
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 20), nn.GELU(), nn.Linear(20, WIDTH))
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class AnySize(nn.Module):
+    """A ViT without positions, which takes images of any size, in patches of (height, width)."""
+
+    def __init__(self, patch):
+        super().__init__()
+        self.patch, self.norm = nn.Conv2d(3, WIDTH, patch, patch), nn.LayerNorm(WIDTH)
+        self.blocks, self.head = nn.Sequential(Block(), Block()), nn.Linear(WIDTH, 5)
+
+    def forward(self, x):
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        return self.head(self.norm(self.blocks(x)).mean(1))
+
+
+def randomized(module):
+    torch.manual_seed(0)
+    for parameter in module.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.4)
+    return module.eval()
+
+
+def distances_by_hand(model, images, stride):
+    """Mean attention distances (block, head) in pixels."""
+    rows, columns = (length // stride for length in images.shape[1:3])
+    places = np.stack(np.indices((rows, columns)).reshape(2, -1), -1) * float(stride)
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    means = []
+    with torch.no_grad():
+        x = model.patch(as_torch(images)).flatten(2).transpose(1, 2)
+        for block in model.blocks:
+            q, k, _ = (part.double() for part in block.attention.split(block.norm1(x)))
+            weights = (q @ k.transpose(-1, -2) * (WIDTH // HEADS) ** -0.5).softmax(-1).numpy()
+            means.append((weights * apart).sum(-1).mean((0, 2)))
+            x = block(x)
+    return np.array(means)
+
+
+def test_the_size_and_the_grid_are_those_of_the_images(rng):
+    model = randomized(AnySize((8, 8)))
+    for size in ((48, 48), (32, 56)):
+        images = rng.uniform(-1, 1, (6, *size, 3)).astype(np.float32)
+        expected = distances_by_hand(model, images, 8)
+        given = (size[0] // 8, size[1] // 8)
+        for grid in (None, given):
+            found = analysis.attention_distance(model, images, grid=grid)
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert analysis.attention_rollout(model, images).sizes["query"] == np.prod(given)
+        field = analysis.receptive_field(model, images[:2])
+        assert (field.sizes["row"], field.sizes["column"]) == size
+
+
+def test_the_users_grid_takes_the_place_of_an_inferred_one(rng):
+    model, images = (
+        randomized(AnySize((8, 8))),
+        rng.uniform(-1, 1, (4, 48, 48, 3)).astype("float32"),
+    )
+    expected = distances_by_hand(model, images, 8)
+    twice = vit_tf.TokenGrid(6, 6, 0, 16)  # of images that were made half as large
+    found = analysis.attention_distance(model, images, grid=twice)
+    np.testing.assert_allclose(found, 2 * expected, rtol=1e-5)
+
+
+def test_patches_that_are_not_square_have_no_inferred_grid(rng):
+    model, images = (
+        randomized(AnySize((4, 16))),
+        rng.uniform(-1, 1, (4, 32, 32, 3)).astype("float32"),
+    )
+    assert analysis.features_of(model).token_grid is None
+    with pytest.raises(ValueError, match="grid"):
+        analysis.attention_distance(model, images)
+
+
+def test_modules_that_resize_their_positions_take_other_sizes(rng, tmp_path):
+    transformers = import_or_skip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.Dinov2Config(**sizes, mlp_ratio=2, image_size=70, patch_size=14)
+    transformers.Dinov2Model(config).save_pretrained(tmp_path)
+    values = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4], "resample": 3}
+    size, crop = {"shortest_edge": 64}, {"height": 56, "width": 56}
+    processor = transformers.BitImageProcessor(size=size, crop_size=crop, **values)
+    processor.save_pretrained(tmp_path)
+    model = transformers.Dinov2Model.from_pretrained(tmp_path).eval()
+    facts = analysis.features_of(model).facts
+    assert facts.preprocessing.size == facts.image_size == (56, 56)
+    assert (facts.preprocessing.mean, facts.preprocessing.crop) == ((0.4, 0.5, 0.6), 56 / 64)
+    assert facts.preprocessing_origin == "set by its image processor"
+    for size in ((56, 56), (70, 70), (28, 42)):
+        images = rng.uniform(-1, 1, (8, *size, 3)).astype(np.float32)
+        with torch.no_grad():
+            states = model(as_torch(images), output_hidden_states=True).hidden_states
+        found = analysis.cka(model, images, detail="blocks")
+        expected = analysis.cka({str(i): state.numpy() for i, state in enumerate(states)})
+        np.testing.assert_allclose(found.cka, expected.cka, atol=1e-5)
+
+
+def test_released_values_of_families_without_a_stored_processor():
+    transformers = import_or_skip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"image_size": 28, "patch_size": 14}
+
+    def facts(kind, **fields):
+        config = getattr(transformers, f"{kind}Config")(**(sizes | fields))
+        return analysis.features_of(getattr(transformers, f"{kind}Model")(config).eval()).facts
+
+    dinov2, vit = facts("Dinov2"), facts("ViT", intermediate_size=20)
+    images = dinov2.preprocessing
+    assert (images.mean, images.crop) == ((0.485, 0.456, 0.406), 224 / 256)
+    assert images.interpolation == "bicubic" and "released" in dinov2.preprocessing_origin
+    # Releases of Google and of DINO differ.
+    assert vit.preprocessing is None and "no image processor is stored" in vit.preprocessing_origin
+    siglip = facts("SiglipVision", intermediate_size=20).preprocessing
+    assert (siglip.mean, siglip.std, siglip.crop) == ((0.5,) * 3, (0.5,) * 3, None)
+    stages = {"neck_hidden_sizes": [8, 8, 8, 8, 8, 8, 16], "hidden_sizes": [8, 8, 8]}
+    mobilevit = facts("MobileViT", **stages, image_size=64, patch_size=2).preprocessing
+    assert mobilevit.channel_order == "bgr" and mobilevit.mean == (0, 0, 0)
+
+
+def test_families_are_those_of_the_loader():
+    from vit_tf.torch_models.expectations import FAMILIES
+
+    for kind, (_, images) in PROCESSORS.items():
+        own = FAMILIES.get(kind.removesuffix("_vision_model"))
+        if images is None:
+            assert own is None
+        else:
+            loaded = images["values"] | {key: images[key] for key in ("interpolation", "crop")}
+            assert own == loaded
+
+
+def test_modules_of_timm_of_1000_classes_have_the_names_of_imagenet():
+    timm = import_or_skip("timm")
+    sizes = {"depth": 1, "embed_dim": 12, "num_heads": 2, "img_size": 32}
+    model = timm.create_model("vit_tiny_patch16_224", **sizes)
+    assert analysis.features_of(model).facts.class_names == imagenet_names()
+    assert imagenet_names()[281] == "tabby"
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=7, **sizes)
+    assert analysis.features_of(model).facts.class_names == ()
+
+
+def test_tokens_that_are_shuffled_have_no_grid(rng):
+    transformers = import_or_skip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 20, "image_size": 32, "patch_size": 8}
+    config = transformers.ViTMAEConfig(**sizes, mask_ratio=0.0)
+    model, images = transformers.ViTMAEModel(config).eval(), rng.uniform(-1, 1, (4, 32, 32, 3))
+    with (
+        pytest.warns(UserWarning, match="shuffle its tokens"),
+        pytest.raises(ValueError, match="grid"),
+    ):
+        analysis.attention_distance(model, images.astype(np.float32))
