@@ -141,6 +141,8 @@ def plot_skip_ratio(
     rows = np.arange(0, num_shown, 2 ** int(np.ceil(np.log2(max(1, num_shown / 24)))))
     labels = [f"{row} ({'prefix' if row else 'CLS'})" if row < prefix else str(row) for row in rows]
     ax.set_yticks(rows, labels, fontsize=FONT_SIZE)
+    if tokens < count:
+        ax.set_ylabel(f"token ({part})")
     if variable == "norm_ratio" and bar is not None:
         style.plain_log(bar.ax.yaxis)
     return ax

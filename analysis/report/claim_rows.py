@@ -118,7 +118,7 @@ def decided_sentences(rows: Sequence[Row], most: int = 3) -> list[str]:
         if row.outcome in DECIDED:
             groups.setdefault((row.outcome, row.claim.statement), []).append(row)
     order = sorted(groups, key=lambda key: (DECIDED.index(key[0]), -len(groups[key])))
-    # Claims that are as in the paper leave room for one that is not.
+    # One claim that is not as in the paper is shown too, if there is one.
     agreeing = [key for key in order if key[0] is Outcome.AS_IN_PAPER]
     others = order[len(agreeing) :]
     agreeing = agreeing[: most - bool(others)]

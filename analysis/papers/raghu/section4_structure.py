@@ -226,7 +226,7 @@ FIGURE_1 = Figure(
     claims=[uniform_structure, resnet_has_stages],
     quantities=[halves_alike],
     overview=Overview(
-        "CKA between blocks", lambda result: at_block_ends(expect_cka(result))["cka"].values, "CKA"
+        "CKA of blocks", lambda result: at_block_ends(expect_cka(result))["cka"].values, "CKA"
     ),
 )
 

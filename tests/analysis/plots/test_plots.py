@@ -266,6 +266,7 @@ def test_skip_ratio_heatmap_shows_first_tokens_in_colours_centred_on_one(rng):
     assert [*_ticks(ax, "y")][:3] == ["0 (CLS)", "1", "2"]
     assert ax.get_ylim() == (15.5, -0.5)
     assert ax.get_title() == "Skip-to-branch norm ratio, first 16 of 20 tokens: ViT"
+    assert ax.get_ylabel() == "token (first 16 of 20)"
     assert "1" in _ticks(image.colorbar.ax, "y")
     registers = plots.plot_skip_ratio(result.assign_attrs(prefix=3))
     assert [*_ticks(registers, "y")][:4] == ["0 (CLS)", "1 (prefix)", "2 (prefix)", "3"]
