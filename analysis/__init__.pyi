@@ -122,11 +122,11 @@ from .similarity.similarities import similarities as similarities
 from .study.assemble import (
     Report as Report,
     make_report as make_report,
-    report_trainings as report_trainings,
+    report_runs as report_runs,
 )
 from .study.exploration import Exploration as Exploration, explore as explore
 from .study.figure import Figure as Figure
 from .study.scorecard import (
     scorecard as scorecard,
-    scorecard_of_trainings as scorecard_of_trainings,
+    scorecard_of_runs as scorecard_of_runs,
 )

@@ -8,7 +8,7 @@ accuracy is measured.
 Examples:
     vit-tf demo
     vit-tf demo --out first_report
-    vit-tf demo --figures 1,6 --photographs cat tiger
+    vit-tf demo --figures main,6 --photographs cat tiger
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vit_tf.demo")
 MODELS = ("vit-cls-cifar10", "bit-cifar10")
-FIGURES = "1,2,3,7,9,W.3"
 TEXT = "Attention, attributions and similar patches of {} photographs, in both models side by side."
 
 
@@ -42,8 +41,8 @@ def main(arguments: Arguments = None) -> int:
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     parser = common.make_parser("demo", __doc__)
-    text = f"figure numbers of the papers (default: {FIGURES})"
-    parser.group("figures")("--figures", metavar="NUMBERS", default=FIGURES, help=text)
+    text = "figure numbers of the papers (default: main, the leading figure of each chapter)"
+    parser.group("figures")("--figures", metavar="NUMBERS", default="main", help=text)
     text = "photographs on the interactive page (default: cat dogs moose tiger)"
     default = ("cat", "dogs", "moose", "tiger")
     parser.group("figures")("--photographs", nargs="+", metavar="NAME", default=default, help=text)
@@ -58,8 +57,9 @@ def run(options: Options) -> None:
     from vit_tf.data.bundled import NAME
 
     start = time.perf_counter()
-    words = [*MODELS, "--data", NAME, "--figures", options.figures, "--out", str(options.out)]
-    settings = analyze.parse(words)
+    # The report prints this command, to which further figures are added.
+    selected = [] if options.figures == "main" else ["--figures", options.figures]
+    settings = analyze.parse([*MODELS, "--data", NAME, "--out", str(options.out), *selected])
     figures = lookup_figures(report_commands.figure_numbers(settings))
     report = analyze.analyze(figures, settings, explore_photographs(options))
     if report:

@@ -5,7 +5,7 @@ models of the reports may differ only in their seed, and a report has one model 
 claims; otherwise an error lists the differences. Nothing is measured again.
 
 An effect is the mean over seeds, with an interval over seeds; an outcome needs three seeds. Writes
-report.html, `figures/trainings.png` and results/scorecard.nc to the folder --out.
+report.html, `figures/runs.png` and results/scorecard.nc to the folder --out.
 
 Examples:
     vit-tf analyze runs/vit-0/model.keras runs/bit-0/model.keras --data cifar10 --out report-0
@@ -40,12 +40,12 @@ def parse(arguments: Arguments = None) -> Options:
 
 def run(options: Options) -> None:
     """Write the report."""
-    from vit_tf.analysis import report_trainings
+    from vit_tf.analysis import report_runs
 
     names = [path.resolve().name for path in options.reports]
     if len(set(names)) < len(names):
         names = [str(path) for path in options.reports]
-    report = report_trainings(dict(zip(names, options.reports, strict=True)), options.out)
+    report = report_runs(dict(zip(names, options.reports, strict=True)), options.out)
     for row in report.claims:
         print(f"{row.outcome.value:18} {row.claim.statement}")
     print(report.path)

@@ -200,7 +200,9 @@ class Pooled:
     """Pooled features of all examples of a data set.
 
     Attributes:
-        layers: dict from layer to the pooled features, a float64 array of shape (example, channel).
+        layers: dict from layer to the pooled features, an array of shape (example, channel). They
+            are float32, in which they are computed: float64 would double their memory. Analyses
+            compute in float64.
         labels: labels of the examples, an array of shape (example,).
         tokens: the tokens that were pooled, as for `pool`.
         batches: number of batches of the data set.
@@ -252,7 +254,9 @@ def pooled_statistic(tokens: str | None = None, grid: TokenGrid | None = None) -
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         require_label_type(labels)
-        return {"rows": {"x": pool(taps, tokens, grid), "labels": labels}, "batches": 1}
+        pooled = pool(taps, tokens, grid)
+        x = {layer: tf.cast(values, tf.float32) for layer, values in pooled.items()}
+        return {"rows": {"x": x, "labels": labels}, "batches": 1}
 
     def finish(totals: Totals) -> Pooled:
         rows = totals["rows"]

@@ -75,6 +75,7 @@ def prepare(
         ValueError: for a model without such layers, and for images in a form that is not known or
             without labels that are needed.
     """
+    # Rows that hold all activations side by side take the place of the images.
     if isinstance(model, Mapping):
         _require_eager()
         labels: Any = images

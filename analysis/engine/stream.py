@@ -404,12 +404,24 @@ class _Totals:
             for part in of_workers:
                 of_worker = {name: {"merged": m} for name, m in part.items()}
                 merged = _merge(self._requests, merged, of_worker)
-        rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *rows)
+        rows = _concatenate(rows)
         unsummed = {"rows": rows, "merged": merged}
         return {
             name: total | {key: parts[name] for key, parts in unsummed.items() if name in parts}
             for name, total in sums.items()
         }
+
+
+def _concatenate(rows: list[Any]) -> Any:
+    """The rows of all batches as one structure; those of each array are freed once it is made."""
+    structure, leaves = rows[0], [tf.nest.flatten(part) for part in rows]
+    rows.clear()
+    joined = []
+    for place in range(len(leaves[0])):
+        joined.append(np.concatenate([part[place] for part in leaves]))
+        for part in leaves:
+            part[place] = None
+    return tf.nest.pack_sequence_as(structure, joined)
 
 
 def evaluate(

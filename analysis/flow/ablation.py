@@ -330,6 +330,7 @@ def token_ablation(
     )
     scores = score_layer(features, scores)
     shapes = require_submodel(features, scores)
+    # The layer of tokens has two axes, and attention weights, by which tokens are ranked, three.
     weights = [layer for layer, shape in shapes.items() if len(shape) == 3]
     tokens = [layer for layer, shape in shapes.items() if len(shape) == 2]
     known_grid, token_grid, num_tokens = grid_of(features, grid), None, None
@@ -346,6 +347,7 @@ def token_ablation(
     if not all(0 < share <= 1 for share in shares):
         raise ValueError(f"Expected shares in (0, 1]. Received: {tuple(shares)}")
     (tap,) = tokens
+    # Each share of each choice of tokens is one run with an intervention.
     means = means_to_insert(features, images, tokens, replacement, "means of tokens")
     shares = tuple(float(share) for share in shares)
     cells = _token_cells(token_grid, shares, bool(weights))
@@ -722,6 +724,7 @@ def activation_patching(
         raise ValueError(
             f"Expected a source with the same taps. Received: no {format_list(missing)}"
         )
+    # Pairs of images are read as they are given, since both must keep their position.
     data = as_dataset(pairs)
     ranks = [spec.shape.rank for spec in tf.nest.flatten(data.element_spec)]
     if len(ranks) != 2 or set(ranks) - {4, None}:
@@ -737,6 +740,7 @@ def activation_patching(
         squares, count = totals["whole"], totals["examples"]
         if not squares > 0:
             raise ValueError("Expected pairs whose scores differ. Received: equal scores")
+        # The share of the way is a ratio of sums, whose error is linearized.
         ratio = totals["gone"] / squares
         residual = totals["gone_gone"] - 2 * ratio * totals["gone_whole"]
         residual = np.maximum(residual + ratio**2 * totals["whole_whole"], 0)

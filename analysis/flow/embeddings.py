@@ -65,6 +65,7 @@ def patch_filters(kernel: ModelLike, count: int | None = None) -> xr.DataArray:
             "Expected a kernel of shape (row, column, channel, hidden unit). "
             f"Received: {received if kernel is None else np.shape(kernel)}"
         )
+    # Principal components of the filters, at most as many as can differ from zero.
     kernel = np.asarray(kernel, "float64")
     filters = kernel.reshape(-1, kernel.shape[-1]).T
     most = int(min(filters.shape[1], filters.shape[0] - 1))
@@ -81,6 +82,7 @@ def patch_filters(kernel: ModelLike, count: int | None = None) -> xr.DataArray:
         )
     _, scales, components = np.linalg.svd(filters - filters.mean(axis=0), full_matrices=False)
     components = components[:count]
+    # The largest weight of each component is positive, so that signs are reproducible.
     largest = np.abs(components).argmax(axis=1)[:, None]
     components = components * np.sign(np.take_along_axis(components, largest, axis=1))
     return ResultArray(

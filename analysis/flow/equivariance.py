@@ -117,6 +117,7 @@ def equivariance_error_statistic(
         moved += [
             with_positions(features(tf.roll(images, shift, [1, 2])), grid) for shift in own_shifts
         ]
+        # Layers of moved images are compared with moved layers of the images.
         rows = {}
         for layer, x in taps.items():
             expected = [tf.reverse(x, [2]), *(shifted(x, shift, size) for shift in own_shifts)]

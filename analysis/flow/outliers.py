@@ -177,6 +177,7 @@ def outlier_tokens_statistic(
             for name, text in words.items()
         }
         dims = ("layer", "tokens")
+        # Attention that outliers, ordinary tokens and prefix tokens receive, with errors.
         attention = np.array([layer["attention"] for layer in outliers_by_layer])
         variables |= {
             "attention": variable(
@@ -394,6 +395,7 @@ def outlier_roles(
     if missing := sorted(set(read_layers) - set(outliers["layer"].values)):
         raise ValueError(f"Expected outliers of the same layers. Received: none of {missing}")
     outliers = outliers.sel(layer=read_layers)
+    # Layers with outliers in too few images are left out.
     thresholds = {
         layer: float(outliers["threshold"].sel(layer=layer))
         for layer in read_layers

@@ -222,6 +222,7 @@ def robustness_statistic(
             seed=seed,
             num_classes=num_classes,
         )
+        # Which images are right is kept, for paired comparisons of models.
         packed = pack_correct(np.moveaxis(correct, 0, -1).astype(bool))
         coords = {
             "perturbation": list(PERTURBATIONS),

@@ -113,6 +113,7 @@ def shape_bias_statistic(features: Features, scores: str = "logits") -> Statisti
         rows, num_classes = totals["rows"], per_batch(totals, "num_classes")
         require_finite("the shape bias", [np.where(rows["is_finite"], 0, np.nan)], [scores])
         labels = rows["labels"].astype(np.int64)
+        # Classes are named by the model, or numbered; pairs of kinds are put in the model's order.
         names = features.facts.class_names
         names = [str(name) for name in names][:num_classes]
         if len(names) != num_classes:
@@ -120,6 +121,7 @@ def shape_bias_statistic(features: Features, scores: str = "logits") -> Statisti
         require_pairs(labels, num_classes)
         if sorted(names) == sorted(KINDS):
             labels = np.array([names.index(kind) for kind in KINDS])[labels]
+        # Decisions for the shape or the texture, over all images and for each class of shapes.
         is_shape, is_texture = (rows["predicted"] == labels[:, side] for side in (0, 1))
         of_class = labels[:, 0] == np.arange(num_classes)[:, None]
         bias_by_class = np.array(

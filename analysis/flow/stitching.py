@@ -120,6 +120,7 @@ def stitching(
     if isinstance(x, KerasFeatures):
         sources[UNTRAINED] = keep(x, ["untrained copy"], partial(_untrained, x))
 
+    # A first pass sums what the linear maps between all pairs of layers are fitted on.
     statistic = _moments_statistic(y, sources, layers_y, grid_x, grid)
     checked = x, y
     totals = evaluate(statistic, train, description="stitching maps", checked=checked)
@@ -130,6 +131,7 @@ def stitching(
         which: tuple(values.astype("float32") for values in fitted)
         for which, fitted in fitted_maps(totals, l2).items()
     }
+    # A second pass replaces each layer of the second model by a mapped layer of the first.
     cells = [(layer, other) for layer in names_x for other in layers_y]
     statistic = _stitched_statistic(y, sources, cells, grid_x=grid_x, grid=grid, scores=scores)
     result = effects(

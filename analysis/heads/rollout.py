@@ -291,6 +291,7 @@ def gradient_attention(
     scores = score_layer(features, scores)
     positions = [int(x) for x in class_positions(features, images, classes, scores)]
     grid = complete_grid(features, images, grid, partial(_num_attended_without, scores))
+    # Relevance is computed of each image and each class, one backward pass for all classes.
     rows = evaluate(
         _relevance_statistic(features, positions, scores, grid),
         images,
@@ -298,6 +299,7 @@ def gradient_attention(
         checked=(features,),
     )
     require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, positions))
+    # The result names the queries that the classification head pools.
     pooled = pooled_tokens(features.facts.pooled_tokens, grid)
     facts = provenance(
         features,

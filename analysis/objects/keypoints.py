@@ -435,7 +435,7 @@ def token_similarity(
 @reusable
 def _tokens_statistic(
     features: Features, known_grid: PartialGrid, is_given: bool
-) -> Statistic[Totals]:
+) -> Statistic[Any]:
     """`Statistic` over images with the spatial tokens of each layer, and their grid."""
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:

@@ -457,6 +457,7 @@ def label_propagation(
     for number, (frames, masks) in enumerate(videos):
         masks = _checked_masks(frames, masks)
         objects = np.unique(masks[0][masks[0] > 0]).tolist()
+        # Each layer is scored, and a copy of the first mask, which does not move.
         followed = dict(_follow(features, frames, masks[0], grid, dense, options))
         for layer, layer_masks in (followed | {None: np.repeat(masks[:1], len(masks), 0)}).items():
             means = np.stack(
@@ -470,6 +471,7 @@ def label_propagation(
         video_of += [number] * len(objects)
     if not video_of:
         raise ValueError("Expected at least one video. Received none")
+    # Scores of all videos are concatenated along their objects.
     settings = (propagate.__kwdefaults__ or {}) | options
     facts = provenance(features, examples, number + 1, dense=dense, **settings)
     in_place = np.concatenate(scores.pop(None), axis=1)

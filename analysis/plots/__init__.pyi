@@ -86,6 +86,6 @@ from .similarity_plots import (
     plot_localization as plot_localization,
     plot_localization_by_layer as plot_localization_by_layer,
     plot_residual_cka as plot_residual_cka,
+    plot_runs as plot_runs,
     plot_similarities as plot_similarities,
-    plot_trainings as plot_trainings,
 )

@@ -216,15 +216,16 @@ def plot_aligned_attention(
     rows, columns = (x[-1] + (x[1] - x[0] if len(x) > 1 else 1) / 2 for x in offsets)
     extent = (-columns, columns, rows, -rows)
     title = style.titled("Attention by offset from the query", result)
-    ax, flat = _draw_heads(result, ax, title, "red lines cross at the query", extent=extent)
+    note = "red lines cross at the query"
+    drawn, flat = _draw_heads(result, ax, title, note, extent=extent)
     for panel in flat:
         panel.axhline(0, color="red", linewidth=0.5, alpha=0.8)
         panel.axvline(0, color="red", linewidth=0.5, alpha=0.8)
-    first = flat[-result.sizes["head"]]  # of the last row
+    first = flat[result.sizes["head"] - 1]  # of the last row
     first.set_xticks([-columns, 0, columns], [f"{-columns:g}", "0", f"{columns:g}"])
     first.tick_params(axis="x", labelsize=FONT_SIZE - 1, length=2)
     first.set_xlabel("offset (pixels)", fontsize=FONT_SIZE)
-    return ax
+    return drawn
 
 
 @draws({"attention": "example layer head row column"})
@@ -374,7 +375,7 @@ def _draw_heads(
     prefix: int | None = None,
     **options: Any,
 ) -> tuple["Axes", np.ndarray]:
-    """Maps of dims (layer, head, ...), a row per layer and a column per head; axes and panels.
+    """Maps of dims (layer, head, ...), a column per layer and a row per head; axes and panels.
 
     Where the number of prefix tokens is known, titles state each maximum, relative to uniform
     attention over all tokens: a head that attends to nothing in particular looks like any other.
@@ -382,24 +383,23 @@ def _draw_heads(
     names, cut = shorten(layer_names(result))
     tall = result.shape[2] / result.shape[3]
     width = max(0.6, 1.1 / max(tall, 1))
-    maps = result.values.reshape(-1, *result.shape[2:])
-    heads = [f"head {head}" for head in result["head"].values]
+    maps = result.values.swapaxes(0, 1).reshape(-1, *result.shape[2:])
+    titles = [elide(name.removesuffix("/attention/weights"), 14) for name in names]
     if prefix is not None:
         peaks = np.nanmax(maps, axis=(1, 2)) * (prefix + maps[0].size)
-        above = heads + [""] * (len(maps) - len(heads))
-        heads = [
-            f"{head} {TIMES}{peak:.2g}".strip() for head, peak in zip(above, peaks, strict=True)
+        above = titles + [""] * (len(maps) - len(titles))
+        titles = [
+            f"{name} {TIMES}{peak:.2g}".strip() for name, peak in zip(above, peaks, strict=True)
         ]
-    look: dict[str, Any] = {
-        "cmap": "viridis",
-        "bar": "attention / panel maximum",
-        "label": layer_label(cut),
-    }
-    look |= {"shape": result.shape[:2], "inches": (width, width * tall), "size": 8, "pad": 3}
-    title = "\n".join(filter(None, [title, SCALED, note]))
-    ax, _ = draw_maps(ax, maps, heads, title, **look, **options)
-    for panel, name in zip(ax.panels[:, 0], names, strict=True):
-        panel.set_ylabel(elide(name, 14), fontsize=8)
+    shape = result.sizes["head"], result.sizes["layer"]
+    look: dict[str, Any] = {"cmap": "viridis", "bar": "attention / panel maximum"}
+    look |= {"shape": shape, "inches": (width, width * tall), "size": 8, "pad": 3}
+    columns = f"columns: {layer_label(cut)}" if cut else ""
+    title = "\n".join(filter(None, [title, SCALED, note, columns]))
+    ax, _ = draw_maps(ax, maps, titles, title, **look, **options)
+    for panel, head in zip(ax.panels[:, 0], result["head"].values, strict=True):
+        panel.set_ylabel(f"head {head}", fontsize=8)
+    ax.panels = ax.panels.T  # by layer and head, as the result
     return ax, ax.panels.ravel()
 
 

@@ -22,7 +22,7 @@ MOST_NEIGHBOUR_LAYERS = 6  # rows of a plot that selects layers itself
 def plot_neighbours(
     result: xr.Dataset, ax: "Axes | None", *, query: int = 0, layers: list[str] | None = None
 ) -> "Axes":
-    """The nearest images to a query image, with a row for each layer.
+    """The nearest images to a query image, with a row for each layer, from bottom to top.
 
     The query is the first picture of each row. The number above each neighbour is its cosine
     similarity to the query.
@@ -58,11 +58,12 @@ def plot_neighbours(
     pictures = select_layers(result["picture"], layers).values
     num_ranks = similarity.sizes["rank"]
     titles = []
-    for row in similarity.values:
+    for row in similarity.values[::-1]:  # layers run upwards
         titles += ["query", *(f"{value:.3f}" for value in row)]
     shape = (len(layers), 1 + num_ranks)
     title = style.titled("Nearest images by layer, with their cosine similarity", result)
     ax, _ = panels(ax, shape, title, titles, inches=(1.0, 1.0), pad=2)
+    ax.panels = ax.panels[::-1]
     query_picture = result["query_picture"].values
     for row in range(shape[0]):
         for panel, picture in zip(ax.panels[row], [query_picture, *pictures[row]], strict=True):

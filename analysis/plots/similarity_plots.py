@@ -178,8 +178,12 @@ def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     maps = {"CKA": result["cka"]}
     for part in layer_names(without, "part"):
         percent = 100 * float(share.sel(part=part).median())
-        words = f"{WITHOUT.get(part, part)}\n({percent:.0f} % of HSIC)"
-        maps[words if np.isfinite(percent) else WITHOUT.get(part, part)] = without.sel(part=part)
+        words = WITHOUT.get(part, part)
+        if np.isfinite(percent):
+            # More than 100 % where the rest of the unbiased estimate is negative.
+            amount = "all" if percent > 100 else f"{max(percent, 0):.0f} %"
+            words += f"\n({amount} of HSIC)"
+        maps[words] = without.sel(part=part)
     title = style.titled("CKA without parts of the representations", result)
     return _draw_panels(maps, title, [style.models(result)] * len(maps), ax, "CKA")
 
@@ -838,7 +842,7 @@ def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str])
 
 
 @draws({"values": "claim training"}, names_model=False)
-def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
+def plot_runs(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Claims of papers, measured in several runs and shown relative to no effect.
 
     Each row shows one tested claim. The horizontal position is the effect, divided by the largest
@@ -847,7 +851,7 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     outcomes.
 
     Args:
-        result: Dataset with `values` of dims (claim, training), from `scorecard_of_trainings`.
+        result: Dataset with `values` of dims (claim, training), from `scorecard_of_runs`.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
 
@@ -858,11 +862,11 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         ValueError: if the form of a result is wrong.
 
     Examples:
-        >>> result = analysis.scorecard_of_trainings(folders)
-        >>> ax = analysis.plots.plot_trainings(result)
+        >>> result = analysis.scorecard_of_runs(folders)
+        >>> ax = analysis.plots.plot_runs(result)
 
     See also:
-        `scorecard_of_trainings`, `report_trainings`.
+        `scorecard_of_runs`, `report_runs`.
     """
     is_tested = np.isfinite(result["value"].values)
     result = result.isel(claim=is_tested)

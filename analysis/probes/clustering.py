@@ -307,7 +307,7 @@ def cluster_scores(
 
     def fit(x: np.ndarray) -> np.ndarray:
         n_init: Any = starts  # a number, or "auto", as scikit-learn's types say
-        return KMeans(num_clusters, n_init=n_init, random_state=seed).fit_predict(x)
+        return KMeans(num_clusters, n_init=n_init, random_state=seed).fit_predict(x.astype(float))
 
     # One layer to a core: each is small for several.
     with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:

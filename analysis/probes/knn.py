@@ -184,6 +184,7 @@ def knn_statistic(
         require_counted(totals["outside"], examples, num_classes, "training")
         counts = totals["without_direction"].items()
         raise_without_directions([layer for layer, count in counts if count])
+        # Each k votes on every test image; ties at the k-th neighbour are counted.
         correct, tied = _scores(
             totals["merged"], tested.labels, num_classes, k, temperature, without_votes
         )
@@ -194,6 +195,7 @@ def knn_statistic(
                 f"neighbour of every test image: {format_list(bad)}"
             )
         _warn_of_shared_images(totals["merged"])
+        # The accuracy of each vote, with what it depends on.
         facts = provenance(
             features,
             count,
@@ -361,7 +363,7 @@ def _merge(earlier: Neighbours, later: Neighbours) -> Neighbours:
 
 def directions_of(layers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Rows (example, channel) of each layer at length 1; a `ValueError` for those without."""
-    normalized = {layer: normalize_rows(tf.constant(x)) for layer, x in layers.items()}
+    normalized = {layer: normalize_rows(tf.constant(x, tf.float64)) for layer, x in layers.items()}
     raise_without_directions([layer for layer, (_, bad) in normalized.items() if bad])
     return {layer: rows.numpy() for layer, (rows, _) in normalized.items()}
 

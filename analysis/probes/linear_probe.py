@@ -283,6 +283,7 @@ def linear_probe(
     if tokens is None:
         grid = features.facts.grid
         tokens = (CLS, SPATIAL) if grid is not None and grid.prefix else ALL
+    # Features are pooled once, for all probes.
     words: list[str] = np.atleast_1d(tokens).tolist()
     norms: list[bool] = np.atleast_1d(batch_norm).tolist()
     fitted = _pooled(features, train, words, num_classes, "training")
@@ -319,6 +320,7 @@ def fit_linear_probe(
     for subset, pooled in (("training", fitted), ("test", tested)):
         require_labels(pooled[0].labels, num_classes, subset)
     (x, labels), (x_test, test_labels) = _rows(fitted, layers), _rows(tested, layers)
+    # All probes are trained at once, as one model.
     model = fit_probes(
         x,
         labels,
@@ -331,6 +333,7 @@ def fit_linear_probe(
     )
     _, loss = score(model, x, labels)
     accuracy, _ = score(model, x_test, test_labels)
+    # The accuracy and the training loss of each probe, in their places of a table.
     coords = {"layer": layers, "tokens": tokens, "batch_norm": list(batch_norm)}
     result = ResultArray(np.nan, coords, tuple(coords), name="accuracy")
     losses = result.copy()
@@ -372,6 +375,8 @@ def _pooled(
 def _rows(pooled: Sequence[Pooled], layers: Sequence[str]) -> tuple[FeaturesByKey, np.ndarray]:
     """Features by (layer, tokens), and the labels."""
     x = {
-        (layer, features.tokens): features.layers[layer] for features in pooled for layer in layers
+        (layer, features.tokens): features.layers[layer].astype(float)
+        for features in pooled
+        for layer in layers
     }
     return x, pooled[0].labels.astype(np.int64)

@@ -100,6 +100,7 @@ def mistakes(
             raise ValueError(
                 f"The model has no mistakes to show: it classifies all {examples} images correctly."
             )
+        # The images that are wrong with the highest probability come first.
         order = np.argsort(-rows["keys"], kind="stable")[: min(k, num_wrong)]
         variables = {
             "probability": variable(("rank",), rows["keys"][order], "predicted probability"),

@@ -91,6 +91,7 @@ def projection(
     num_images = len(pooled.labels)
     if num_images < 3:
         raise ValueError(f"Expected at least three images. Received: {num_images}")
+    # A layer that is the same for all images has no projection.
     spreads = {layer: np.ptp(x, axis=0).max() for layer, x in pooled.layers.items()}
     constant = [
         layer
@@ -101,7 +102,10 @@ def projection(
         raise ValueError(
             f"Expected features that differ between images. Received: {format_list(constant)}"
         )
-    points, shares = zip(*(project(x, seed) for x in pooled.layers.values()), strict=True)
+    points, shares = zip(
+        *(project(x.astype(float), seed) for x in pooled.layers.values()), strict=True
+    )
+    # Points carry their labels and, where they are known, the names of these.
     coords = {"layer": list(pooled.layers), "label": ("example", pooled.labels)}
     if class_names:
         names = [str(class_names[label]) for label in pooled.labels]

@@ -177,7 +177,8 @@ def retrieval_statistic(
         )
     # Queries without a direction are found among the similarities.
     directions = {
-        layer: normalize_rows(tf.constant(x))[0].numpy() for layer, x in asked.layers.items()
+        layer: normalize_rows(tf.constant(x, tf.float64))[0].numpy()
+        for layer, x in asked.layers.items()
     }
 
     def finish(totals: Totals) -> xr.Dataset:

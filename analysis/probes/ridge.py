@@ -472,6 +472,7 @@ def _accuracy(totals: Totals, features: Features, probe: Probe) -> xr.DataArray:
     examples = totals["examples"]
     require_counted(totals["outside"], examples, probe.num_classes, "test")
     tokens = max(len(weight) for weight, _ in probe.weights.values())
+    # Layers may differ in their numbers of tokens: the accuracy is NaN where a layer has none.
     accuracy = np.full((len(probe.weights), len(probe.l2), tokens), np.nan)
     for index, correct in enumerate(totals["correct"].values()):
         accuracy[index, :, : correct.shape[1]] = correct / examples

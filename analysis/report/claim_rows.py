@@ -103,36 +103,44 @@ OUTCOMES = {
 }
 
 
-def decided_sentences(rows: Sequence[Row], most: int = 4) -> list[str]:
-    """The decided claims as sentences with numbers, of which `most` are written out."""
+def decided_sentences(rows: Sequence[Row], most: int = 3) -> list[str]:
+    """The decided claims as sentences with numbers, at most so many.
+
+    Those as in the paper come first, and those on most sets of models. Numbers have two digits.
+    """
+
+    def short(value: float) -> str:
+        return f"{value:.2g}".replace("-", "\N{MINUS SIGN}")
+
     tested = [row for row in rows if isinstance(row, Tested)]
     groups: dict[tuple, list[Tested]] = {}
     for row in tested:
         if row.outcome in DECIDED:
             groups.setdefault((row.outcome, row.claim.statement), []).append(row)
-    # Those as in the paper come first, and those on most sets of models.
     order = sorted(groups, key=lambda key: (DECIDED.index(key[0]), -len(groups[key])))
+    # Claims that are as in the paper leave room for one that is not.
+    agreeing = [key for key in order if key[0] is Outcome.AS_IN_PAPER]
+    others = order[len(agreeing) :]
+    agreeing = agreeing[: most - bool(others)]
     sentences = []
-    for outcome, statement in order[:most]:
+    for outcome, statement in [*agreeing, *others[: most - len(agreeing)]]:
         group = groups[outcome, statement]
         claim, (paper, _) = group[0].claim, group[0].source
         words = shown_unit(claim.unit)
         words += ", trained minus untrained" if group[0].untrained else ""
         values = [scale_of(claim.unit) * row.estimate.value for row in group]
         if len(group) == 1:
-            interval = interval_text(group[0].estimate, claim.unit)
-            numbers = f"{words}: {brief(values[0])} (95 % CI {interval})"
+            ends = group[0].estimate.interval or ()
+            interval = " to ".join(short(scale_of(claim.unit) * end) for end in ends)
+            numbers = f"{words}: {short(values[0])} (95 % CI {interval})"
             if models := group[0].models:
                 numbers += f" for {join_words(models)}"
         else:
             count = sum(row.claim.statement == statement for row in tested)
-            numbers = f"{words}: {brief(min(values))} to {brief(max(values))}"
+            numbers = f"{words}: {short(min(values))} to {short(max(values))}"
             numbers += f" for {len(group)} of {count} sets of models"
         lead = OUTCOMES[outcome].format(paper=paper)
         sentences.append(f"{lead}: {statement} {numbers[:1].upper()}{numbers[1:]}.")
-    more = len(order) - most
-    if more > 0:
-        sentences.append(f"{more} more claim{'s are' if more > 1 else ' is'} decided: see below.")
     return sentences
 
 

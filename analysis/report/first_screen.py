@@ -325,7 +325,7 @@ def overview_panels(view: Any, results: dict[str, Any], colours: dict[str, str])
     panels = []
     for name, values in by_model.items():
         if values.ndim == 2:
-            title = f"{view.label}, {name}" if len(colours) > 1 else view.label
+            title = f"{view.label},\n{name}" if len(colours) > 1 else view.label
             panels.append(draw_panel(title, _draw_matrix, values, view.unit))
     return panels + (
         [draw_panel(view.label, _draw_lines, lines, colours, view.unit)] if lines else []
@@ -344,7 +344,7 @@ def draw_panel(title: str, draw: Callable[..., None], *values: Any) -> Panel:
     file = BytesIO()
     figure.savefig(file, dpi=192)
     plt.close(figure)
-    return Panel(title, file.getvalue(), f"{title}.")
+    return Panel(title, file.getvalue(), f"{title}.".replace("\n", " "))
 
 
 def _draw_matrix(ax: "Axes", values: np.ndarray, unit: str) -> None:

@@ -154,7 +154,7 @@ def write_report(
     introduction: str,
     differences: Sequence[Any] = (),
     scorecard: Sequence[Any] = (),
-    trainings: int = 1,
+    runs: int = 1,
     models: Sequence[dict[str, Any]] = (),
     sections: Sequence[Section | tuple] = (),
     not_shown: Sequence[tuple[str, Sequence[str]]] = (),
@@ -180,7 +180,7 @@ def write_report(
         scorecard: list of `Tested` and `NotTested`. The first screen shows a mark for each tested
             claim, which links to the claim. A claim links to the file `results/NAME.nc` of each
             result that it names.
-        trainings: number of runs that the scorecard combines.
+        runs: number of runs that the scorecard combines.
         models: rows of a table at the end of the page, as a list of dicts from column name to text
             or number.
         sections: list of `Section`, or of tuples (heading, text, list of `ReportFigure`).
@@ -233,7 +233,7 @@ def write_report(
         differing=sum(row.differs > 0 for row in differences),
         papers=rows_by_paper(scorecard, figures_of_claims or {}),
         count_of_claims=count_sentence(scorecard),
-        trainings=trainings,
+        runs=runs,
         models=_table(models),
         sections=[
             {

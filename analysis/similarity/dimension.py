@@ -132,6 +132,7 @@ def intrinsic_dimension_statistic(
                 f"Expected at least {LEAST_IMAGES} images that differ in every layer. Received: "
                 f"fewer at {format_list(few)}"
             )
+        # Dimensions, and their errors by a jackknife over groups of images.
         value = np.stack([value for value, *_ in dimensions], axis=-1)
         rest = np.stack([rest for _, rest, _ in dimensions], axis=-1)
         spread = ((rest - rest.mean(axis=0)) ** 2).sum(axis=0)
@@ -144,6 +145,7 @@ def intrinsic_dimension_statistic(
                 ("batch", *dims), rest, "dimension without each group of images"
             ),
         }
+        # TwoNN on fewer images shows at which distances a dimension is measured.
         counts = [k for k in DECIMATIONS if examples // k >= LEAST_IMAGES]
         by_images = [[decimated_two_nn(x, count) for x in rows] for count in counts]
         variables["two_nn_by_images"] = variable(

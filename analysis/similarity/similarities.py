@@ -178,6 +178,7 @@ def similarities_statistic(
         x, y = (varies[side] for side in sides(layers))
         value, stderr = (part[:, x][:, :, y] for part in estimates)
         coords = {"measure": names} | varying
+        # Warns of measures that are undefined for some pairs of layers.
         for measure, unknown in zip(selected, np.isnan(value), strict=True):
             pairs = zip(coords["layer_x"], unknown, strict=True)
             if layers_without := [layer for layer, row in pairs if row.any()]:
@@ -193,6 +194,7 @@ def similarities_statistic(
             "disagreement": variable(dims[1:], disagreement(value), "disagreement of the measures"),
             "invariant": ("measure", [measure.invariant for measure in selected]),
         }
+        # What the values depend on: models, estimator, and the settings of each measure.
         facts: dict[str, Any] = {
             "model_x": model_name(models[0]),
             "model_y": model_name(models[-1]),

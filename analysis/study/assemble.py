@@ -29,7 +29,7 @@ from ..engine.pictures import THUMBNAIL, as_pictures
 from ..engine.results import Results
 from ..engine.store import has_own_digest, load_unchanged, save
 from ..engine.stream import first_batch
-from ..plots.similarity_plots import plot_trainings
+from ..plots.similarity_plots import plot_runs
 from ..plots.style import figure_of
 from ..report.claim_rows import brief, count_sentence
 from ..report.drawing import Drawer, DrawnPicture, draw, draw_measured
@@ -81,7 +81,7 @@ from .scorecard import (
     claims_over_runs,
     evaluate,
     scorecard_dataset,
-    scorecard_of_trainings,
+    scorecard_of_runs,
     untrained_measurements,
     with_measured_claims,
 )
@@ -797,11 +797,11 @@ def _plotted(show: str, result: str) -> str:
     return re.sub(r"\bresults?\b", lambda _: result, show, count=1)
 
 
-def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Path) -> Report:
+def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) -> Report:
     """Writes a report over several runs, with the combined scorecard of these runs.
 
     Examples:
-        report_trainings({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")
+        report_runs({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")
 
     Args:
         reports: dict from the name of a run to the folder of its report, as `make_report`, `vit-tf
@@ -813,7 +813,7 @@ def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Pat
         The `Report`.
 
     Raises:
-        ValueError: if a folder contains no scorecard, or if `scorecard_of_trainings` cannot
+        ValueError: if a folder contains no scorecard, or if `scorecard_of_runs` cannot
             combine the scorecards.
     """
     folder = Path(folder)
@@ -825,20 +825,20 @@ def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Pat
             f"Received: {format_list(missing)} without"
         )
     cards = {name: _read_scorecard(Path(path, PLACE)) for name, path in reports.items()}
-    result, claims = scorecard_of_trainings(cards), claims_over_runs(cards)
+    result, claims = scorecard_of_runs(cards), claims_over_runs(cards)
     save(result, folder / PLACE)
     figure = ReportFigure(
-        name="trainings",
+        name="runs",
         title="Claims by run",
         caption="Each row is a claim on its own scale, without an effect in the middle and the "
         "direction that the paper reports on the right. Points are runs, diamonds their mean with "
         "its 95 % CI.",
         paper="",
         alt=" ".join(f"{row.claim.statement} {row.outcome.value}." for row in claims),
-        png=folder / "figures" / "trainings.png",
+        png=folder / "figures" / "runs.png",
         results=(str(PLACE),),
     )
-    save_figure(figure_of(plot_trainings(result)), folder / "figures" / "trainings.png")
+    save_figure(figure_of(plot_runs(result)), folder / "figures" / "runs.png")
     outcomes = {name: result["outcomes"].sel(training=name).values.tolist() for name in cards}
     counts = {name: Counter(words) for name, words in outcomes.items()}
     path = write_report(
@@ -847,7 +847,7 @@ def report_trainings(reports: Mapping[str, str | os.PathLike], folder: str | Pat
         introduction=f"The same models were trained with {len(cards)} seeds. The results of each "
         f"run are in the reports {join_words(cards)}.",
         scorecard=claims,
-        trainings=len(cards),
+        runs=len(cards),
         models=[
             {"run": name} | {outcome.value: counts[name][outcome.value] for outcome in Outcome}
             for name in cards

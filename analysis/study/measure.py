@@ -372,8 +372,8 @@ def _describe_cost(schedule: Sequence["Pass"], data: Data) -> str:
     """
     measurements = [m for together in schedule for m in together.every_measurement]
     is_copy = {model.name: bool(model.original_key) for m in measurements for model in m.models}
-    reading = [together for together in schedule if together.measurements[0].reads]
-    largest = max((data.num_images(str(p.measurements[0].reads)) for p in reading), default=0)
+    reading = [reads for together in schedule if (reads := together.measurements[0].reads)]
+    largest = max(map(data.num_images, dict.fromkeys(reading)), default=0)
     images = f" over up to {largest:,} images" if largest else ""
     copies = sum(is_copy.values())
     return (

@@ -521,7 +521,7 @@ def _texts_of(row: Row) -> dict[str, str]:
     return texts | {"reason": row.estimate.note}
 
 
-def scorecard_of_trainings(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
+def scorecard_of_runs(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """Combines the scorecards of several runs of the same models.
 
     The effect of a claim is its mean over the runs in which the claim was tested. Its interval is

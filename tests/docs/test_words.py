@@ -107,7 +107,7 @@ def test_exceptions_are_needed():
         ("```python\nbeside = 1  # how far heads look\n# a door\n```", 2),
         ("[How](guides/page.md#several-trainings) seeds differ.", 0),
         ("![Two maps beside a third](maps.png)", 1),
-        ("---\ncalls: report_trainings\n---\nA ViT with First weights.", 1),
+        ("---\ncalls: report_runs\n---\nA ViT with First weights.", 1),
         ("An image on a training set, a training step, each training run.", 0),
     ],
 )

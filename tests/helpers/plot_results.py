@@ -264,7 +264,7 @@ def results(seed=0):
             },
             {"run": ["ViT-CLS", "ViT-GAP", "BiT"], "family": ("run", ["ViT", "ViT", "BiT"])},
         ),
-        "trainings": xr.Dataset(
+        "runs": xr.Dataset(
             {
                 "values": (("claim", "training"), [[0.2, 0.3, 0.4], [0.1, 0.3, 0.2]]),
                 "value": ("claim", [0.3, 0.2]),

@@ -195,7 +195,7 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
 
     Blocks are those of `find_blocks`. Where several paths are joined outside of these, such as
     `x = x + attention(x)` in the code of a parent, the submodule around the paths is a block if its
-    output is all that the rest is computed from; if it contains several such places, each sum or
+    output is all that the rest is computed from; if it contains several such joins, each sum or
     concatenation ends a block, and a sum after attention is part of the block that the next ends.
     """
     by_path = {call.path: call for call in calls}

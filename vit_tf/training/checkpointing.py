@@ -17,7 +17,9 @@ import json
 import logging
 import math
 import os
+import queue
 import re
+import shutil
 import signal
 import tempfile
 import threading
@@ -31,6 +33,7 @@ from typing import Any, TypeAlias, cast
 
 import keras
 import numpy as np
+import tensorflow as tf
 from etils import epath
 
 from vit_tf.common.backend import on_jax
@@ -81,6 +84,49 @@ class BackgroundWriter:
             self._pending.popleft().result()
 
 
+class HostCopies:
+    """Copies the values of variables to memory that is used again.
+
+    The first use of fresh memory takes ten times as long as a copy, since the system clears it.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable]):
+        self._variables = variables
+        self._free = queue.SimpleQueue()
+
+    def prepare(self) -> None:
+        """Gets memory for one copy, in any thread; further memory is got when it is needed."""
+        arrays = [np.empty(v.shape, tf.as_dtype(v.dtype).as_numpy_dtype) for v in self._variables]
+        for array in arrays:
+            array.fill(0)
+        self.release(arrays)
+
+    def copy(self) -> list[np.ndarray]:
+        """The values of the variables now, in memory that is the caller's until `release`."""
+        try:
+            arrays = self._free.get_nowait()
+        except queue.Empty:
+            return [_own_array(_value(variable)) for variable in self._variables]
+        for array, variable in zip(arrays, self._variables, strict=True):
+            np.copyto(array, _value(variable))
+        return arrays
+
+    def release(self, arrays: list[np.ndarray]) -> None:
+        """Lets the memory of a copy be used for another one."""
+        self._free.put(arrays)
+
+
+def _value(variable: keras.Variable) -> np.ndarray:
+    """The value of a variable as an array, whose memory may be that of the variable."""
+    value = variable.value
+    return np.asarray(value if on_jax() else tf.convert_to_tensor(value))
+
+
+def _own_array(array: np.ndarray) -> np.ndarray:
+    """An array that does not share memory with a variable, which the next step overwrites."""
+    return array if array.flags.owndata else array.copy()
+
+
 def write_on_chief(
     path: str | os.PathLike, write: Callable[[Path], object], own_folders: int = 0
 ) -> None:
@@ -103,15 +149,21 @@ def save_best(model: keras.Model, path: str | os.PathLike, writer: BackgroundWri
     """Write a model without its optimizer in a writer's thread; all workers must call this."""
     optimizer, compiled = model.optimizer, model.compiled
     model.optimizer, model.compiled = None, False
+    folder = tempfile.TemporaryDirectory()
+    copy = Path(folder.name) / os.path.basename(path)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / os.path.basename(path)
-            model.save(copy)
-            content = copy.read_bytes()
+        model.save(copy)
     finally:
         model.optimizer, model.compiled = optimizer, compiled
+
+    def write() -> None:
+        with folder:
+            write_whole(path, lambda partial: shutil.copyfile(copy, partial))
+
     if is_chief():
-        writer.submit(lambda: write_whole(path, lambda partial: partial.write_bytes(content)))
+        writer.submit(write)
+    else:
+        folder.cleanup()
 
 
 def remove_leftovers(directory: str) -> None:
@@ -247,12 +299,13 @@ def save_state(
     keep: int = 2,
     writer: BackgroundWriter | None = None,
     stopped_of: int = 0,
+    copies: HostCopies | None = None,
 ) -> None:
     """Write what is needed to resume a run, then remove all but the last `keep` states."""
+    copies = copies or HostCopies(_variables(model))
+    values = copies.copy()
     # Typed as Any: a type checker would match arrays with `allow_pickle` of `numpy.savez`.
-    arrays: dict[str, Any] = {
-        f"v{i:05d}": _own_array(v.numpy()) for i, v in enumerate(_variables(model))
-    }
+    arrays: dict[str, Any] = {f"v{i:05d}": value for i, value in enumerate(values)}
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
     meta = {"history": history, "names": [v.name for v in model.variables]}
     meta |= {"stopped_of": stopped_of} if stopped_of else {}
@@ -261,6 +314,7 @@ def save_state(
 
     def write() -> None:
         write_whole(path, lambda partial: np.savez(partial, **arrays), own_folders=1)
+        copies.release(values)
         # A state of later steps is a corrupt one, instead of which an earlier one was restored.
         position = _position(path.name)
         before = [state for state in saved_states(directory) if _position(state.name) < position]
@@ -273,12 +327,6 @@ def save_state(
         write() if writer is None else writer.submit(write)
     if writer is None:
         wait_for_workers()
-
-
-def _own_array(array: np.ndarray) -> np.ndarray:
-    """An array that does not share memory, as that of JAX, which the next step overwrites."""
-    # TensorFlow's are copies already. Copying those of a large state again takes seconds.
-    return array if array.flags.owndata else array.copy()
 
 
 def state_path(directory: str | os.PathLike, history: History, step: int = 0) -> Path | epath.Path:
@@ -479,6 +527,11 @@ class Checkpoint(keras.callbacks.Callback):
         self._before = self._done = progress.step
         self._metrics, self._cut = progress.metrics, False
 
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        self._copies = HostCopies(_variables(self.model))
+        if is_chief():
+            self.writer.submit(self._copies.prepare)
+
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._done = self._before
         if self._before:
@@ -579,6 +632,7 @@ class Checkpoint(keras.callbacks.Callback):
             keep=self._keep,
             writer=self.writer,
             stopped_of=stopped_of,
+            copies=self._copies,
         )
 
     def save_if_validating(self) -> None:

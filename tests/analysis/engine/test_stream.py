@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from vit_tf import TokenGrid
 from vit_tf.analysis.engine import Statistic, accumulate, choose, collect, match_maps, one_pass
-from vit_tf.analysis.engine.stream import eager_steps, evaluate
+from vit_tf.analysis.engine.stream import Copy, eager_steps, evaluate, pass_of_copies
 from vit_tf.distribute.strategies import strategy
 
 
@@ -191,3 +191,16 @@ def test_one_pass_on_two_replicas_keeps_every_sum_order_and_name(images):
     tf.nest.map_structure(np.testing.assert_array_equal, together, alone)
     assert list(together) == ["z", "a"]
     assert [list(part["sum"]) for part in together.values()] == [["0/map", "0/a", "0/b"]] * 2
+
+
+def test_a_copy_may_be_shown_the_first_batches_only():
+    images = np.arange(24, dtype=np.float32).reshape(6, 4)
+    data = tf.data.Dataset.from_tensor_slices(images).batch(2)
+    statistic = Statistic(
+        lambda images: {"rows": {"x": images}, "sum": tf.reduce_sum(images)}, lambda totals: totals
+    )
+    copies = [Copy(), Copy(num_batches=2), Copy(num_batches=9)]
+    totals = [each["a"] for each in pass_of_copies({"a": (statistic,)}, data, copies)]
+    for total, shown in zip(totals, (images, images[:4], images), strict=True):
+        np.testing.assert_array_equal(total["rows"]["x"], shown)
+        assert total["sum"] == shown.sum()

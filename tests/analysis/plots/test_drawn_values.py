@@ -35,12 +35,13 @@ def case(result, expected, *more, **options):
     return result, options, expected, *more
 
 
-def peaks(values, tokens):
+def peaks(values, tokens, names=BLOCKS):
     """The titles of panels of heads: each maximum, over that of so many equal tokens."""
     largest = tokens * values.max(axis=-1)
     sizes = [[f"\N{MULTIPLICATION SIGN}{x:.2g}" for x in row] for row in largest]
-    first = [f"{head} {size}" for head, size in zip(HEADS, sizes[0], strict=True)]
-    return ([*first, *(size for row in sizes[1:] for size in row)],)
+    # The first panel of each column has the name of its layer.
+    named = [[f"{name} {row[0]}", *row[1:]] for name, row in zip(names, sizes, strict=True)]
+    return ([size for row in named for size in row],)
 
 
 SPATIAL, MAPS = RAW[:, :, 1:].mean(axis=2), R.attention_maps.values
@@ -61,8 +62,13 @@ PANELS = [
     case(R.mean_attention, on_grid(SPATIAL), *peaks(SPATIAL[..., 1:], 13), query="spatial"),
     case(R.mean_attention, on_grid(RAW[:, :, 5]), *peaks(RAW[:, :, 5, 1:], 13), query=5),
     case(R.attention_maps, MAPS.reshape(-1, 3, 4), *peaks(MAPS.reshape(4, 3, 12), 12)),
-    case(R.attention_maps, MAPS[2], *peaks(MAPS[2:3].reshape(1, 3, 12), 12), layers=WEIGHTS[2:3]),
-    case(R.aligned_attention, R.aligned_attention.values.reshape(-1, 5, 7), HEADS),
+    case(
+        R.attention_maps,
+        MAPS[2],
+        *peaks(MAPS[2:3].reshape(1, 3, 12), 12, BLOCKS[2:3]),
+        layers=WEIGHTS[2:3],
+    ),
+    case(R.aligned_attention, R.aligned_attention.values.reshape(-1, 5, 7), [BLOCKS[0], ""]),
     case(R.attention_rollout, on_grid(ROLLOUT[:, 0]), BLOCKS),
     case(R.rollout_of_images, on_grid(R.rollout_of_images.values[:, 5]), EXAMPLES, query=5),
     case(RELEVANCE, on_grid(RELEVANCE.values[0, :, 0]), CLASSES, image=IMAGE),
@@ -126,8 +132,11 @@ def test_an_overlay_lies_over_all_of_the_image():
 def test_aligned_maps_are_in_pixels_from_the_query():
     panels = analysis.plot(R.aligned_attention).panels
     assert panels[0, 0].images[0].get_extent() == [-28, 28, 20, -20]
-    assert [panel.get_ylabel() for panel in panels[:, 0]] == BLOCKS
-    assert panels[-1, 0].get_xlabel() == "offset (pixels)"
+    # Layers run from left to right.
+    assert [panel.get_title() for panel in panels[:, 0]] == BLOCKS
+    assert [panel.get_ylabel() for panel in panels[0]] == HEADS
+    assert panels[0, 0].get_position().x0 < panels[1, 0].get_position().x0
+    assert panels[0, -1].get_xlabel() == "offset (pixels)"
 
 
 REPETITION = R.attention_patterns.repetition.values[0]

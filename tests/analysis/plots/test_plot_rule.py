@@ -32,8 +32,8 @@ NO_RESULT = {
     *("collect", "correct_keypoints", "dense_features", "dense_size", "distance_lines", "explore"),
     *("fit_ridge_probe", "follow_masks", "gaussian_like", "linear_predictivity", "make_report"),
     *("masked_features", "match_maps", "mutual_knn", "one_pass", "procrustes", "propagate"),
-    *("propagate_masks", "pwcca", "rbf_cka", "region_similarity", "report_trainings", "rsa"),
-    *("scorecard", "scorecard_of_trainings", "select_l2", "svcca", "token_cka", "write_masks"),
+    *("propagate_masks", "pwcca", "rbf_cka", "region_similarity", "report_runs", "rsa"),
+    *("scorecard", "scorecard_of_runs", "select_l2", "svcca", "token_cka", "write_masks"),
     *("average_precision", "engine", "features_of", "images_needed", "layers", "write_report"),
     *("extract_features", "load"),
 }
@@ -43,7 +43,7 @@ NO_RESULT = {
 WITHOUT_LABELS = {
     *("attention_maps", "attention_rows", "grad_cam", "gradient_attention", "input_gradients"),
     *("last_layer_cka", "localization", "mean_attention", "patch_filters", "position_attribution"),
-    *("attention", "mistakes", "neighbours", "token_similarity", "trainings"),
+    *("attention", "mistakes", "neighbours", "token_similarity", "runs"),
     *("integrated_gradients", "predict"),
 }
 
@@ -336,7 +336,7 @@ def test_help_says_what_the_signature_says_and_the_example_runs(name):
 def _run_example(text, name):
     """Runs the example of a docstring on the synthetic results, whatever the models are."""
     measured = {key: (lambda *_, key=key, **__: RESULTS[key].copy()) for key in RESULTS}
-    measured["scorecard_of_trainings"] = measured["trainings"]
+    measured["scorecard_of_runs"] = measured["runs"]
     probe = RESULTS["ridge_probe"]
     of_each = xr.DataArray(
         np.random.default_rng(0).uniform(size=(8, 1, 13)),

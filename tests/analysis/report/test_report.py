@@ -530,4 +530,4 @@ def test_decided_claims_are_sentences_with_their_numbers(tmp_path):
         "Opposite to Raghu et al. (2021): Lower and upper layers are alike. Difference in CKA, "
         "trained minus untrained: -0.3 (95 % CI -0.4 to -0.06).",
     ]
-    assert decided_sentences(rows, most=1)[1:] == ["2 more claims are decided: see below."]
+    assert decided_sentences(rows, most=2) == [sentences[0], sentences[2]]

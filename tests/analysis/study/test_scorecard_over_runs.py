@@ -73,7 +73,7 @@ def test_claims_are_matched_by_name():
         "b": scorecard_dataset([row(1.1), without]),
         "c": card(0.9, untrained=(0.2, 0.4)),
     }
-    actual = analysis.scorecard_of_trainings(cards)
+    actual = analysis.scorecard_of_runs(cards)
     assert actual["claim"].values.tolist() == [NAME, OTHER]
     np.testing.assert_array_equal(actual["values"].sel(claim=NAME), [1.0, 1.1, 0.9])
     np.testing.assert_array_equal(actual["values"].sel(claim=OTHER), [2.0, np.nan, np.nan])
@@ -109,7 +109,7 @@ def test_equal_arms_are_decided_in_5_percent(rng, runs):
 )
 def test_what_is_no_scorecard(cards, message):
     with pytest.raises(ValueError, match=message):
-        analysis.scorecard_of_trainings(cards)
+        analysis.scorecard_of_runs(cards)
 
 
 def facts(part="vit", layers=2, seed=0, **changed):
@@ -139,10 +139,10 @@ def test_reports_of_other_models_or_data_are_refused(first, second, words):
         n: scorecard_dataset([row(1.0)], *fields) for n, fields in (("one", first), ("two", second))
     }
     if words is None:
-        assert analysis.scorecard_of_trainings(cards)["claim"].values.tolist() == [NAME]
+        assert analysis.scorecard_of_runs(cards)["claim"].values.tolist() == [NAME]
     else:
         with pytest.raises(ValueError, match="same models and data") as error:
-            analysis.scorecard_of_trainings(cards)
+            analysis.scorecard_of_runs(cards)
         assert words in str(error.value)
 
 
@@ -170,8 +170,8 @@ def test_points_are_runs_on_the_side_that_the_paper_reports():
         "b": xr.concat([card(2.0), card(-0.6, name=name)], "claim"),
         "c": xr.concat([card(1.5), card(-0.4, name=name)], "claim"),
     }
-    actual = analysis.scorecard_of_trainings(cards)
-    ax = analysis.plots.plot_trainings(actual)
+    actual = analysis.scorecard_of_runs(cards)
+    ax = analysis.plots.plot_runs(actual)
     statements = [CLAIMS[NAME].statement, CLAIMS[name].statement]
     assert [label.get_text() for label in ax.get_yticklabels()] == statements
     points = [line.get_xydata() for line in ax.lines if line.get_marker() == "o"]
@@ -182,7 +182,7 @@ def test_points_are_runs_on_the_side_that_the_paper_reports():
         np.testing.assert_allclose(points[place][:, 0], away)
         assert (points[place][:, 1] == place).all()
     with pytest.raises(ValueError, match="Expected a claim that was tested"):
-        analysis.plots.plot_trainings(actual.assign(value=actual["value"] * np.nan))
+        analysis.plots.plot_runs(actual.assign(value=actual["value"] * np.nan))
 
 
 def test_a_report_of_three_reports(tmp_path, capsys):

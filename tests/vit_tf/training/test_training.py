@@ -130,7 +130,7 @@ def test_resumed_run_is_the_undisturbed_one(undisturbed, tmp_path, monkeypatch, 
         kill_at(context, method, call)
         run(tmp_path)
     (tmp_path / "state").mkdir(exist_ok=True)
-    (tmp_path / "state" / f"{PARTIAL}epoch-0009.npz").write_bytes(b"half")
+    (tmp_path / "state" / f"{PARTIAL}0123456789abcdef.npz").write_bytes(b"half")
     resumed, again = run(tmp_path)
     assert_same_weights(resumed, model, 1e-6)
     assert {k: pytest.approx(v, abs=1e-6) for k, v in history.items()} == again
@@ -139,28 +139,53 @@ def test_resumed_run_is_the_undisturbed_one(undisturbed, tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_a_state_holds_the_values_at_its_time_though_it_is_written_later(tmp_path):
+def test_states_hold_the_values_at_their_times_though_they_are_written_later(tmp_path):
+    """The first in prepared memory, the second in fresh memory, the third in that again."""
     model = make_model()
     RECIPE.compile(model, 3)
     model.optimizer.build(model.trainable_variables)
+    variables = [*model.variables, *model.optimizer.variables]
     writer, gate = checkpointing.BackgroundWriter(), threading.Event()
+    copies = checkpointing.HostCopies(variables)
+    copies.prepare()
     writer.submit(gate.wait)
-    expected = [np.array(v.numpy()) for v in [*model.variables, *model.optimizer.variables]]
-    checkpointing.save_state(model, {"loss": [1.0]}, tmp_path, writer=writer)
-    # Every way in which a training changes a variable: a compiled step and the operations of one.
-    model.fit(make_data()[0], epochs=1, verbose=0)
-    for variable in [*model.variables, *model.optimizer.variables]:
-        value = keras.ops.convert_to_numpy(variable.value)
-        if keras.backend.backend() == "tensorflow" and value.ndim:
-            rows = tf.IndexedSlices(np.ones((1, *value.shape[1:]), value.dtype), [0])
-            variable.value.scatter_add(rows)
-        variable.assign(value + np.ones((), value.dtype))
-        variable.assign_add(np.ones(variable.shape, value.dtype))
-    gate.set()
+    expected = []
+
+    def save():
+        expected.append([np.array(v.numpy()) for v in variables])
+        history = {"loss": [1.0] * len(expected)}
+        checkpointing.save_state(model, history, tmp_path, keep=3, writer=writer, copies=copies)
+
+    def change():
+        # Every way in which a training changes a variable: a compiled step and single operations.
+        model.fit(make_data()[0], epochs=1, verbose=0)
+        for variable in variables:
+            value = keras.ops.convert_to_numpy(variable.value)
+            if keras.backend.backend() == "tensorflow" and value.ndim:
+                rows = tf.IndexedSlices(np.ones((1, *value.shape[1:]), value.dtype), [0])
+                variable.value.scatter_add(rows)
+            variable.assign(value + np.ones((), value.dtype))
+            variable.assign_add(np.ones(variable.shape, value.dtype))
+
+    save()
+    change()
+    timer = threading.Timer(1, gate.set)  # a third one waits for the first
+    timer.start()
+    save()
+    change()
     writer.finish()
-    _, saved, _ = checkpointing._read_state(tmp_path / "state" / newest_state(tmp_path))
-    for one, other in zip(saved, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    memory = [copies.copy(), copies.copy()]
+    for arrays in memory:
+        copies.release(arrays)
+    save()
+    change()
+    writer.finish()
+    for number, values in enumerate(expected, start=1):
+        path = tmp_path / "state" / f"epoch-{number:04d}.npz"
+        for one, other in zip(checkpointing._read_state(path)[1], values, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert not np.shares_memory(memory[0][0], memory[1][0])
+    assert np.shares_memory(copies.copy()[0], memory[1][0])
     shared = np.arange(4.0)
     assert not np.shares_memory(checkpointing._own_array(shared[:]), shared)
 
