@@ -4,9 +4,12 @@ xarray's own classes and plots stay as they are. Results are of two subclasses o
 that was read from a file, or that is part of another, is drawn by its accessor `vit`.
 """
 
+import base64
 import os
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import xarray as xr
 from xarray.plot.accessor import DataArrayPlotAccessor, DatasetPlotAccessor
 
@@ -160,6 +163,22 @@ def load(path: str | os.PathLike) -> ResultArray | ResultDataset:
     if not os.path.exists(path):
         raise FileNotFoundError(f"Result file not found: {os.fspath(path)!r}.")
     return as_result(xr.load_dataset(path))
+
+
+def encode_picture(picture: np.ndarray) -> str:
+    """A picture (row, column, colour) as the text of a PNG."""
+    from PIL import Image
+
+    file = BytesIO()
+    Image.fromarray(picture).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def decode_picture(text: str) -> np.ndarray:
+    """The picture that `encode_picture` turned into text."""
+    from PIL import Image
+
+    return np.asarray(Image.open(BytesIO(base64.b64decode(text))))
 
 
 for register in (xr.register_dataarray_accessor, xr.register_dataset_accessor):

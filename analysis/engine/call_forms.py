@@ -100,7 +100,8 @@ class CallForms:
         if following and following[0] not in ("grid", "layers", *self.models):
             return tuple(args)
         pair = args[position : position + 2]
-        if len(pair) == 2 and are_images(pair[0]) and are_labels(pair[1]):
+        is_pair = len(pair) == 2 and are_images(pair[0]) and are_labels(pair[1])
+        if is_pair and len(pair[0]) == len(pair[1]):  # a grid is two integers
             return (*args[:position], tuple(pair), *args[position + 2 :])
         return tuple(args)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ import xarray as xr
 from vit_tf.features.features import Features
 from vit_tf.features.preprocessed import in_common_range
 
-from .accessors import PICTURE_DIMS
+from .accessors import PICTURE_DIMS, encode_picture
 from .results import variable
 
 FEW_PICTURES = 8  # that a result for single images holds
@@ -83,22 +81,6 @@ def with_pictures(
             return result
         texts += map(encode_picture, as_pictures(images, features).numpy())
     return result.assign_coords(picture=("example", texts) if by_example else texts[0])
-
-
-def encode_picture(picture: np.ndarray) -> str:
-    """A picture (row, column, colour) as the text of a PNG."""
-    from PIL import Image
-
-    file = BytesIO()
-    Image.fromarray(picture).save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode("ascii")
-
-
-def decode_picture(text: str) -> np.ndarray:
-    """The picture that `encode_picture` turned into text."""
-    from PIL import Image
-
-    return np.asarray(Image.open(BytesIO(base64.b64decode(text))))
 
 
 def first_ranked(keys: tf.Tensor, pictures: tf.Tensor, count: int) -> dict[str, tf.Tensor]:

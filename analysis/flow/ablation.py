@@ -724,7 +724,7 @@ def activation_patching(
         raise ValueError(
             f"Expected a source with the same taps. Received: no {format_list(missing)}"
         )
-    # Pairs of images are read as they are given, since both must keep their position.
+    # Both images of a pair must keep their position, so pairs stay in their order.
     data = as_dataset(pairs)
     ranks = [spec.shape.rank for spec in tf.nest.flatten(data.element_spec)]
     if len(ranks) != 2 or set(ranks) - {4, None}:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import xarray as xr
 
-from ..engine.pictures import decode_picture
+from ..engine.accessors import decode_picture
 from ..engine.results import layer_names
 from . import style
 

@@ -48,7 +48,7 @@ def extract_features(
         ['norm']
 
     See also:
-        `vit_tf.submodel`, `layers`, `projection`.
+        `vit_tf.submodel`, `layers`, `projection`; page guides/ten-lines.md.
     """
     features, batches = prepare(model, images, layers=layers, detail=detail, keep_order=True)
     values = evaluate(_rows_of_layers(features), batches, features, description="features")

@@ -124,20 +124,14 @@ FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
 # The largest `min_batch` of a statistic of a report: a shared pass of smaller batches fails for it,
 # and is traced anew without it.
 SMALLEST_BATCH = 12
-# The products of CKA grow with the square of a batch, as its memory grows with the batch. The
-# estimator has no bias for any size, and more batches make an interval narrower.
-LARGEST_BATCH = 56
 
 
 def batch_size_of(
-    examples: int,
-    fewest: int = FEWEST_BATCHES,
-    smallest: int = SMALLEST_BATCH,
-    largest: int = LARGEST_BATCH,
+    examples: int, fewest: int = FEWEST_BATCHES, smallest: int = SMALLEST_BATCH
 ) -> int:
-    """The size of the batches of a report: `largest`, or less for `fewest` batches."""
+    """The largest batch of a report: as in calls, or less for `fewest` batches of `smallest`."""
     batches = max(1, min(fewest, examples // smallest))
-    return min(largest, max(1, math.ceil(examples / batches)))
+    return min(BATCH_SIZE, max(1, math.ceil(examples / batches)))
 
 
 # Untrained copies are shown the first half of the images only, but at least so many images, and as
@@ -147,7 +141,7 @@ COPY_IMAGES, COPY_BATCHES = 224, 4
 
 # How images to measure, and to fit probes on, are cut into batches.
 TEST_RULE = BatchRule(batch_size_of)
-TRAIN_RULE = BatchRule(partial(batch_size_of, fewest=2, smallest=1, largest=BATCH_SIZE))
+TRAIN_RULE = BatchRule(partial(batch_size_of, fewest=2, smallest=1))
 
 
 def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) -> Data:

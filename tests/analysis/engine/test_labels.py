@@ -189,5 +189,5 @@ def test_labels_after_the_images_are_their_labels(form):
     options = {"k": 3, "layers": "norm"}
     ours = analysis.knn_accuracy(model, *sets, **options)
     assert ours.identical(analysis.knn_accuracy(model, *pairs, **options))
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="Expected features to be a callable"):
         analysis.cka(model, images, given, given)
