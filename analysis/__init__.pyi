@@ -13,6 +13,7 @@ from .flow.ablation import (
     token_ablation as token_ablation,
 )
 from .flow.attribution import grad_cam as grad_cam, input_gradients as input_gradients
+from .flow.concept_erasure import concept_erasure as concept_erasure
 from .flow.embeddings import (
     patch_filters as patch_filters,
     position_similarity as position_similarity,

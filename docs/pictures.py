@@ -112,6 +112,21 @@ def shape_bias():
     return results
 
 
+def erased_concepts():
+    """The effects of erasing the class from five layers of two models, and the colour from one."""
+    options = {"draws": 4, "detail": 5}
+    return {
+        f"{title}: {concept}": analysis.concept_erasure(
+            trained(name), test_images(), concept, **options
+        )
+        for title, name, concept in (
+            ("ViT-CLS", "vit", "class"),
+            ("ViT-CLS", "vit", "colour"),
+            ("BiT", "bit", "class"),
+        )
+    }
+
+
 class LinearClassifier:
     """The scores of a fitted linear classifier of pooled features."""
 
@@ -282,6 +297,7 @@ RESULTS = {
     "stitching": lambda: analysis.stitching(
         trained("bit"), trained("vit"), train_images()[1], test_images()
     ),
+    "concept_erasure": erased_concepts,
     "robustness": lambda: of_two(analysis.robustness),
     "equivariance_error": lambda: of_two(analysis.equivariance_error),
     "head_classes": head_classes,

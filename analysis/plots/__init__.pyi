@@ -21,6 +21,7 @@ from .epoch_plots import plot_epochs as plot_epochs
 from .flow_plots import (
     plot_activation_patching as plot_activation_patching,
     plot_branch_norms as plot_branch_norms,
+    plot_concept_erasure as plot_concept_erasure,
     plot_grad_cam as plot_grad_cam,
     plot_head_ablation as plot_head_ablation,
     plot_head_effects as plot_head_effects,

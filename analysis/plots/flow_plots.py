@@ -664,6 +664,55 @@ def plot_skip_ablation(
     return ax
 
 
+@draws({"accuracy_change": "layer erased"}, several=True)
+def plot_concept_erasure(
+    results: style.Datasets,
+    ax: "Axes | None",
+    *,
+    change: str = "accuracy_change",
+    baselines: Sequence[str] = (),
+) -> "Axes":
+    """Effect of erasing a concept from each layer, and of erasing random subspaces.
+
+    For each result, one line shows the effect of erasing the concept, with a band of 1.96 standard
+    errors on both sides. Another line shows the mean effect of random subspaces of the same rank,
+    with a band for the 95 % prediction interval of one of them. A concept outside this band has
+    more effect than random directions have.
+
+    Args:
+        results: Dataset with `accuracy_change` of dims (layer, erased), from `concept_erasure`, or
+            a dict from label to such a result.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+        change: the change to draw: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+        baselines: labels of the results to draw in grey.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
+            invalid.
+
+    Examples:
+        >>> result = analysis.concept_erasure(model, (images, labels))
+        >>> ax = analysis.plots.plot_concept_erasure(result)
+
+    See also:
+        `concept_erasure`, `plot_skip_ablation`.
+    """
+    lines = style.split(style.labelled(results, _known_change(change), "layer", "erased"), "erased")
+    errors = style.split(style.labelled(results, f"{change}_stderr", "layer", "erased"), "erased")
+    for label, result in style.by_label(results).items():
+        interval = expect_variable(result, f"{change}_high", ("layer",)) - result[f"{change}_low"]
+        errors[label, "random"] = interval / 2 / 1.96  # `draw_lines` draws 1.96 of these
+    kinds = {"concept": "concept erased", "random": "random subspace erased"}
+    title = style.titled("Erasure of a concept by layer", results)
+    ax = draw_lines(lines, kinds, ax, baselines, errors=errors, title=title)
+    _finish(ax, change)
+    return ax
+
+
 @draws({"accuracy_change": "tokens share"}, several=True)
 def plot_token_ablation(
     results: style.Datasets, ax: "Axes | None", *, change: str = "accuracy_change"

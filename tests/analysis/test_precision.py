@@ -22,9 +22,10 @@ from vit_tf.analysis.engine.stream import eager_steps
 # Largest difference from float32 as a share of its norm, about ten roundings of an activation.
 TOLERANCES = {"mixed_bfloat16": 0.04, "mixed_float16": 5e-3, "float64": 2e-5}
 # Results that jump, for precisions of 16 bits: counts and ranks of few examples or layers, the
-# gradient of a ReLU near zero, correlations of as many directions as there are examples.
+# gradient of a ReLU near zero, correlations of as many directions as there are examples, and
+# accuracies of few examples.
 COARSE = {"knn_accuracy", "ridge_probe", "select_l2", "clustering", "object_clustering"}
-COARSE |= {"similarities", "position_attribution", "cca", "pwcca", "predict"}
+COARSE |= {"similarities", "position_attribution", "cca", "pwcca", "predict", "concept_erasure"}
 COARSE_TOLERANCE = 0.3
 # Sums of signed gradients, and logarithms of amplitudes far below the largest, round more.
 ILL_CONDITIONED = {"integrated_gradients", "frequency_amplitude"}

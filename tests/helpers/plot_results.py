@@ -227,6 +227,16 @@ def results(seed=0):
         "lens_accuracy": lens.assign(accuracy=("layer", rising), agreement=("layer", rising + 0.2)),
         "head_ablation": samples.effects("layer head", **weights),
         "skip_ablation": samples.effects("layer path", layer=BLOCKS),
+        "concept_erasure": samples.effects("layer erased", erased=["concept", "random"]).assign(
+            dataset(
+                "layer",
+                **{
+                    f"{change}_change_{end}": ends
+                    for change in ("accuracy", "loss", "output")
+                    for end, ends in (("low", (-0.2, -0.1)), ("high", (0.1, 0.2)))
+                },
+            )
+        ),
         "token_ablation": samples.effects("tokens share"),
         "activation_patching": dataset("layer token", transfer=(-0.3, 0.9), stderr=(0, 0.1)),
         "token_similarity": array(

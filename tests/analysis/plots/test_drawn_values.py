@@ -197,6 +197,10 @@ QUERIES = {"cls": "CLS", "spatial": "mean of the spatial tokens"}
 LENS_LINES = {"accuracy": LENS.accuracy, "agreement with the last layer": LENS.agreement}
 LENS_ERRORS = [LENS.accuracy_stderr, LENS.agreement_stderr]
 PATHS = {"skip": "without skip", "branch": "without branch"}
+ERASURE = R.concept_erasure
+ERASED = {"concept": "concept erased", "random": "random subspace erased"}
+ERASED = by_name(ERASURE.accuracy_change, "erased", ERASED)
+INTERVAL = (ERASURE.accuracy_change_high - ERASURE.accuracy_change_low) / 2 / 1.96
 PLAIN = by_name(PROBE.sel(batch_norm=False), "tokens", TOKENS)
 NORMED = {name: f"{text}, batch norm" for name, text in TOKENS.items()}
 NORMED = by_name(PROBE.sel(batch_norm=True), "tokens", NORMED)
@@ -231,6 +235,7 @@ LINES = {
     "best classes": case(R.logit_lens, PREDICTED, "class score"),
     "lens accuracy": case(LENS, LENS_LINES, "fraction of images"),
     "skips": case(SKIPS, EFFECTS, "change in accuracy (percentage points)"),
+    "erasure": case(ERASURE, ERASED, "change in accuracy (percentage points)"),
     "norms": case(R.branch_norms, MEANS, "Euclidean norm (band: token range)"),
     "distance": case(DISTANCE, FAR, "attention distance (sides of the grid)"),
     "saliency": case(R.attention_saliency, BEST, "IoU of attention and mask"),
@@ -263,6 +268,7 @@ def edges(band):
     [
         ("lens accuracy", LENS_ERRORS),
         ("skips", [SKIPS.accuracy_change_stderr.sel(path=path) for path in PATHS]),
+        ("erasure", [ERASURE.accuracy_change_stderr.sel(erased="concept"), INTERVAL]),
     ],
 )
 def test_bands_are_95_percent_intervals(name, errors):
