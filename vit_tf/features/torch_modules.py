@@ -27,7 +27,6 @@ from vit_tf.features.layers import (
 )
 from vit_tf.features.module_features import TorchFeatures
 from vit_tf.features.module_taps import ModuleTaps, describe_module, pooled_tokens, select_taps
-from vit_tf.torch_models.execution import OUTPUT
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -94,8 +93,6 @@ class ModuleFeatures(TorchFeatures):
         if name is None and vectors:
             require_scores_named(self.name, vectors)
         name = name or self._described.graph.scores
-        if not self._described.output_shape:  # one number for an image, refused where it is read
-            name = name or OUTPUT
         if name is None:
             shape = self._described.output_shape
             outputs = {0: "one number", 1: "channels that no kernel computes"}
