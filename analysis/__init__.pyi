@@ -6,6 +6,8 @@ from .engine.estimates import images_needed as images_needed
 from .engine.features import features_of as features_of
 from .engine.layer_table import layers as layers
 from .engine.training_recorder import Recorder as Recorder
+from .explore.exploration import Exploration as Exploration, explore as explore
+from .figures.figure import Figure as Figure
 from .flow.ablation import (
     activation_patching as activation_patching,
     head_ablation as head_ablation,
@@ -94,7 +96,16 @@ from .probes.ridge import (
     score_statistic as score_statistic,
     select_l2 as select_l2,
 )
+from .report.assemble import (
+    Report as Report,
+    make_report as make_report,
+    report_runs as report_runs,
+)
 from .report.page import ReportFigure as ReportFigure, write_report as write_report
+from .report.scorecard import (
+    scorecard as scorecard,
+    scorecard_of_runs as scorecard_of_runs,
+)
 from .similarity.cka import (
     best_matching_layer as best_matching_layer,
     cka as cka,
@@ -120,14 +131,3 @@ from .similarity.measures import (
     token_cka as token_cka,
 )
 from .similarity.similarities import similarities as similarities
-from .study.assemble import (
-    Report as Report,
-    make_report as make_report,
-    report_runs as report_runs,
-)
-from .study.exploration import Exploration as Exploration, explore as explore
-from .study.figure import Figure as Figure
-from .study.scorecard import (
-    scorecard as scorecard,
-    scorecard_of_runs as scorecard_of_runs,
-)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
 
-    from vit_tf.analysis.study.measure import Measurement
+    from vit_tf.analysis.figures.measure import Measurement
 
 STARTED = time.perf_counter()
 
@@ -51,9 +51,9 @@ CLOCKED = {
     },
     "pictures": {
         "vit_tf.analysis.report.drawing": ("draw",),
-        "vit_tf.analysis.study.assemble": ("draw", "draw_overview"),
+        "vit_tf.analysis.report.assemble": ("draw", "draw_overview"),
     },
-    "page": {"vit_tf.analysis.study.assemble": ("write_report", "compare", "evaluate")},
+    "page": {"vit_tf.analysis.report.assemble": ("write_report", "compare", "evaluate")},
 }
 
 
@@ -129,7 +129,7 @@ def clock_functions(clock: Clock) -> None:
 
 def clock_passes(clock: Clock) -> dict[str, list[float]]:
     """Counts wall and processor seconds of each pass: a dict from its title, filled meanwhile."""
-    from vit_tf.analysis.study import measure
+    from vit_tf.analysis.figures import measure
 
     make, passes = measure._make, {}
 

@@ -23,9 +23,9 @@ import numpy as np
 import xarray as xr
 
 from vit_tf.analysis.claims.claim import DECIDED, Claim, Outcome, decide
+from vit_tf.analysis.figures.figure import all_figures
+from vit_tf.analysis.figures.models import ROLES
 from vit_tf.analysis.statistics.estimates import Estimate, over_runs
-from vit_tf.analysis.study.figure import all_figures
-from vit_tf.analysis.study.models import ROLES
 
 MARKED = tuple(outcome for outcome in DECIDED if outcome is not Outcome.NO_EFFECT)
 LEAST_RUNS = 3

@@ -48,10 +48,10 @@ from vit_tf.scripts import common, report_commands
 from vit_tf.scripts.common import Arguments, Options
 
 if TYPE_CHECKING:
+    from vit_tf.analysis.figures.figure import Figure
+    from vit_tf.analysis.figures.models import LoadedModel
+    from vit_tf.analysis.report.assemble import Report
     from vit_tf.analysis.report.page import LinkedPage
-    from vit_tf.analysis.study.assemble import Report
-    from vit_tf.analysis.study.figure import Figure
-    from vit_tf.analysis.study.models import LoadedModel
     from vit_tf.data.preprocessing import Preprocessing
 
 log = logging.getLogger("vit_tf.analyze")
@@ -134,7 +134,7 @@ def run(options: Options) -> None:
     if options.list:
         print(report_commands.list_figures(numbers))
         return
-    from vit_tf.analysis.study.figure import lookup_figures
+    from vit_tf.analysis.figures.figure import lookup_figures
 
     figures = lookup_figures(numbers)
     start = time.perf_counter()
@@ -147,8 +147,8 @@ def analyze(
     figures: Sequence[Figure], options: Options, linked_page: LinkedPage | None = None
 ) -> Report | None:
     """Measure what these figures show, draw them and write the report."""
-    from vit_tf.analysis.study.assemble import write_figures
-    from vit_tf.analysis.study.models import prepare_models
+    from vit_tf.analysis.figures.models import prepare_models
+    from vit_tf.analysis.report.assemble import write_figures
     from vit_tf.common.names import join_words
 
     description = common.describe_data(options)
@@ -206,14 +206,14 @@ def analyze(
 
 def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preprocessing]:
     """The models of files, folders and public names, and the images that all of them are shown."""
-    from vit_tf.analysis.study.models import (
+    from vit_tf.analysis.figures.models import (
         LoadedModel,
         distinct,
         parse_role,
         shared_framing,
         slug,
     )
-    from vit_tf.analysis.study.supervision import (
+    from vit_tf.analysis.figures.supervision import (
         require_supervisions,
         supervision_of,
         training_images_of,

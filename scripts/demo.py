@@ -53,7 +53,7 @@ def parse(arguments: Arguments = None) -> Options:
 
 def run(options: Options) -> None:
     """Explore single photographs, measure all of them and report."""
-    from vit_tf.analysis.study.figure import lookup_figures
+    from vit_tf.analysis.figures.figure import lookup_figures
     from vit_tf.data.bundled import NAME
 
     start = time.perf_counter()

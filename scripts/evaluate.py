@@ -177,7 +177,7 @@ def run(options: Options) -> None:
 
 def evaluate(options: Options) -> dict[str, Any]:
     """The numbers that the options ask for, as a dict."""
-    from vit_tf.analysis.study.models import MIN_VARIATION, variation
+    from vit_tf.analysis.figures.models import MIN_VARIATION, variation
     from vit_tf.features.conversion import facts_of
     from vit_tf.training.evaluation import (
         class_scores_of,

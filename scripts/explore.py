@@ -113,8 +113,8 @@ def check(options: Options) -> None:
 
 def run(options: Options) -> None:
     """Explore the models on one page."""
-    from vit_tf.analysis.study.exploration import explore_models
-    from vit_tf.analysis.study.models import distinct, slug
+    from vit_tf.analysis.explore.exploration import explore_models
+    from vit_tf.analysis.figures.models import distinct, slug
     from vit_tf.features.conversion import facts_of
 
     start = time.perf_counter()

@@ -28,7 +28,7 @@ from vit_tf.scripts.common import Arguments, Options, ParseOptions, Parser, RunC
 if TYPE_CHECKING:
     import keras
 
-    from vit_tf.analysis.study.data import Data
+    from vit_tf.analysis.figures.data import Data
     from vit_tf.data.pipeline import TooFewImages
     from vit_tf.data.source import Description
 
@@ -167,7 +167,7 @@ def require_figures(options: Options) -> None:
     numbers = figure_numbers(options)
     if not set(numbers) - {"main", "all"}:
         return
-    from vit_tf.analysis.study.figure import ALL, MAIN, all_figures
+    from vit_tf.analysis.figures.figure import ALL, MAIN, all_figures
 
     choices = [MAIN, ALL, *(choice for figure in all_figures() for choice in figure.choices)]
     choices = list(dict.fromkeys(choices))
@@ -181,7 +181,7 @@ def list_figures(numbers: Sequence[str], with_models: bool = False) -> str:
 
     `with_models` adds the models in a study that each figure needs.
     """
-    from vit_tf.analysis.study.figure import lookup_figures
+    from vit_tf.analysis.figures.figure import lookup_figures
 
     # Figures of the same numbers that show the same are one line, with the models of all.
     roles_of_lines: dict[tuple[str, str], dict[str, None]] = {}
@@ -223,7 +223,7 @@ def read_data(
     options: Options, description: Description, split: str = "test", **images: Any
 ) -> Data:
     """The `Data` that is measured, `options.sizes` of it; `images` are arguments of `data.load`."""
-    from vit_tf.analysis.study.data import (
+    from vit_tf.analysis.figures.data import (
         Data,
         batch_size_of,
         field_batch_size,
@@ -292,7 +292,7 @@ def can_fit(description: Description, split: str) -> bool:
 
 def example_setup(options: Options, split: str, size: tuple[int, int], fitted: bool) -> str:
     """Python code that loads the images of a report, for the code of its figures."""
-    from vit_tf.analysis.study.data import batch_size_of
+    from vit_tf.analysis.figures.data import batch_size_of
 
     data = without_password(str(options.data))
     shared = [f"image_size={tuple(size)}"]

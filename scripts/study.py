@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from vit_tf.analysis.study.assemble import Report
-    from vit_tf.analysis.study.figure import Figure
-    from vit_tf.analysis.study.models import StudyModel
+    from vit_tf.analysis.figures.figure import Figure
+    from vit_tf.analysis.figures.models import StudyModel
+    from vit_tf.analysis.report.assemble import Report
     from vit_tf.data.source import Description
     from vit_tf.models.model import VisionModel
 
@@ -146,7 +146,7 @@ def run(options: Options) -> None:
     if options.list:
         print(report_commands.list_figures(numbers, with_models=True))
         return
-    from vit_tf.analysis.study.figure import lookup_figures
+    from vit_tf.analysis.figures.figure import lookup_figures
 
     figures = lookup_figures(numbers)
     start = time.perf_counter()
@@ -157,7 +157,7 @@ def run(options: Options) -> None:
 
 def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
     """Train what these figures need, measure, draw and write the report."""
-    from vit_tf.analysis.study.assemble import write_figures
+    from vit_tf.analysis.report.assemble import write_figures
 
     description = common.describe_labelled(options)
     options.sizes = report_commands.subset_sizes(options, description)
@@ -224,7 +224,7 @@ class ModelPlan:
     @property
     def slug(self) -> str:
         """The name as a part of file names."""
-        from vit_tf.analysis.study.models import slug
+        from vit_tf.analysis.figures.models import slug
 
         return slug(self.name)
 
@@ -316,7 +316,7 @@ def make_plans(options: Options, num_classes: int) -> list[ModelPlan]:
 
 def selected_plans(plans: Sequence[ModelPlan], options: Options) -> list[ModelPlan]:
     """The plans of all models, of the three models, or of those that the selected figures need."""
-    from vit_tf.analysis.study.figure import ALL, MAIN, lookup_figures
+    from vit_tf.analysis.figures.figure import ALL, MAIN, lookup_figures
 
     numbers = report_commands.figure_numbers(options)
     named = [number for number in numbers if number not in (MAIN, ALL)]
@@ -363,7 +363,7 @@ def train_all(
     plans: Sequence[ModelPlan], options: Options, progress: Progress
 ) -> tuple[list[StudyModel], list[Row]]:
     """The models of these plans, trained: list of `StudyModel`, and rows about them."""
-    from vit_tf.analysis.study.models import ARMS, COPIED_VARIANTS, baselines_of
+    from vit_tf.analysis.figures.models import ARMS, COPIED_VARIANTS, baselines_of
 
     models, rows = {}, []
     for number, plan in enumerate(plans, start=1):
@@ -399,7 +399,7 @@ def study_model(
     plan: ModelPlan, facts: ModelFacts, origin: StudyModel | None, options: Options
 ) -> StudyModel:
     """A trained model of the study as a `StudyModel`, which is loaded when it is first needed."""
-    from vit_tf.analysis.study.models import StudyModel
+    from vit_tf.analysis.figures.models import StudyModel
     from vit_tf.features.conversion import as_features
     from vit_tf.features.features import ModelFacts
     from vit_tf.features.lazy_features import LazyFeatures
@@ -678,8 +678,8 @@ def _measure_alone(plan: ModelPlan, options: Options) -> None:
 
     One that fails is tried again, and explained, where the report is written.
     """
-    from vit_tf.analysis.study.figure import lookup_figures, plan as plan_pictures
-    from vit_tf.analysis.study.measure import in_own_passes, measure_all
+    from vit_tf.analysis.figures.figure import lookup_figures, plan as plan_pictures
+    from vit_tf.analysis.figures.measure import in_own_passes, measure_all
 
     models, _ = train_all([plan], options, lambda *_: None)
     data = report_commands.read_data(

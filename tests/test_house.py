@@ -110,7 +110,7 @@ def test_scripts_compute_nothing():
 
 
 def test_plots_load_neither_tensorflow_nor_scripts():
-    code = "import sys, vit_tf.analysis.plots as plots, vit_tf.analysis.report.rendering; "
+    code = "import sys, vit_tf.analysis.plots as plots, vit_tf.analysis.figures.rendering; "
     code += "[getattr(plots, name) for name in plots.__all__]; "  # each imports its module
     code += "sys.exit(bool({'tensorflow', 'vit_tf.scripts'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -9,7 +9,7 @@ USE = """
 import numpy as np, sys
 import vit_tf
 from vit_tf.analysis import make_report
-from vit_tf.analysis.study.figure import all_figures
+from vit_tf.analysis.figures.figure import all_figures
 
 figures = [figure for figure in all_figures() if figure.paper.name.startswith("Example")]
 vit = vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 3)

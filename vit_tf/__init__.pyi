@@ -1,9 +1,9 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
 from . import analysis as analysis, data as data, distribute as distribute
+from .analysis.explore.exploration import explore as explore
 from .analysis.probes.features import extract_features as extract_features
 from .analysis.probes.prediction import predict as predict
-from .analysis.study.assemble import make_report as make_report
-from .analysis.study.exploration import explore as explore
+from .analysis.report.assemble import make_report as make_report
 from .checkpoints.keras_hub import from_keras_hub as from_keras_hub
 from .checkpoints.loading import load as load, load_pretrained as load_pretrained
 from .checkpoints.released import list_pretrained as list_pretrained

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from scipy.special import expit, softmax
 
 from vit_tf.common.names import format_list, unknown_name
 from vit_tf.data.batches import explained_batches
@@ -109,6 +110,16 @@ def num_scored_classes(features: Features, images: tf.data.Dataset, scores: str)
 def class_probabilities(scores: tf.Tensor, kind: ScoreKind) -> tf.Tensor:
     """Probabilities (..., class) of scores: their softmax, or the sigmoid of each."""
     return tf.nn.softmax(scores, axis=-1) if kind is ScoreKind.SOFTMAX else tf.sigmoid(scores)
+
+
+def as_probabilities(scores: np.ndarray, has_sigmoids: bool = False) -> np.ndarray:
+    """Scores of shape (..., class) as probabilities, unless they are such already."""
+    scores = np.asarray(scores, np.float64)
+    if has_sigmoids:
+        return expit(scores)
+    if (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, atol=1e-4):
+        return scores
+    return softmax(scores, axis=-1)
 
 
 def classification_loss(scores: tf.Tensor, labels: tf.Tensor, kind: ScoreKind) -> tf.Tensor:

@@ -29,7 +29,10 @@ Labelled = xr.DataArray | xr.Dataset
 # The two folders of the package; in a checkout, the second one is not inside the first.
 PACKAGE, ANALYSIS = Path(vit_tf.__file__).resolve().parent, Path(__file__).resolve().parents[1]
 # Folders that do not change a measurement, unless its function is defined there.
-SEPARATE = (*(ANALYSIS / name for name in ("papers", "plots", "report")), PACKAGE / "scripts")
+SEPARATE = (
+    *(ANALYSIS / name for name in ("papers", "plots", "report", "explore")),
+    PACKAGE / "scripts",
+)
 
 
 def fingerprint(*facts: Any, identified_by: str = "key") -> str:

@@ -279,7 +279,7 @@ class Covariances:
 
     @classmethod
     def of_sums(cls, sums: Quarters) -> Covariances:
-        """From `sums_of_tokens` of parts of the data."""
+        """From `sums_of_tokens` of folds of the images."""
         total = {name: np.sum([part[name] for part in sums], axis=0) for name in sums[0]}
         count = float(total["count"])
         x, z = total["x"] / count, total["z"] / count
@@ -390,7 +390,7 @@ def as_columns(concept: ArrayLike) -> np.ndarray:
     elif values.ndim in (1, 2) and values.dtype.kind in "iuf":
         columns = values.reshape(len(values), -1).astype(np.float64)
         deviations = columns.std(axis=0)
-        # Columns of different units count alike in the share of the variance that is predicted.
+        # Columns of different units count equally in the predicted share of the variance.
         columns = (columns - columns.mean(axis=0)) / np.where(deviations > 0, deviations, 1)
     else:
         raise ValueError(

@@ -16,12 +16,12 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
+from ..engine.jackknife import jackknife, leave_one_out
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import PartialGrid, as_maps, grid_of
 from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import dataset_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, per_batch
-from ..similarity.cka import jackknife, leave_one_out
 
 Shift: TypeAlias = tuple[int, int]  # down and to the right, in pixels
 

@@ -1,10 +1,10 @@
 """Abnar and Zuidema 2020: "Quantifying Attention Flow in Transformers"."""
 
+from ..figures.figure import Figure, Paper, each
+from ..figures.measure import SharedPass, statistic
+from ..figures.models import StudyModel
 from ..heads.rollout import attention_rollout
 from ..plots.attention_plots import plot_attention_rollout
-from ..study.figure import Figure, Paper, each
-from ..study.measure import SharedPass, statistic
-from ..study.models import StudyModel
 from .chapters import LOCALITY
 
 ABNAR = Paper("Abnar and Zuidema (2020)", "https://arxiv.org/abs/2005.00928", prefix="A.", rank=3)

@@ -12,6 +12,10 @@ from vit_tf.features.features import Features
 from ..claims.claim import claim
 from ..engine.estimates import require_above_chance
 from ..engine.results import expect_variable
+from ..figures.data import Data, first_images, labels_of
+from ..figures.figure import Figure, Paper, group, variants, with_roles
+from ..figures.measure import DATA, Measurement, Measurements, MeasureModel, quantity, task
+from ..figures.models import StudyModel
 from ..flow.ablation import head_ablation, skip_ablation, token_ablation
 from ..flow.logit_lens import lens_accuracy, logit_lens
 from ..plots.flow_plots import (
@@ -22,10 +26,6 @@ from ..plots.flow_plots import (
 )
 from ..statistics.estimates import Estimate, Units, descriptive, with_error
 from ..statistics.intervals import mean_error, rank_correlation
-from ..study.data import Data, first_images, labels_of
-from ..study.figure import Figure, Paper, group, variants, with_roles
-from ..study.measure import DATA, Measurement, Measurements, MeasureModel, quantity, task
-from ..study.models import StudyModel
 from .chapters import CAUSES
 from .walmer.section4_attention import unit_distance_of
 

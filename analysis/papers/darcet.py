@@ -7,13 +7,13 @@ from vit_tf.common.names import join_words
 
 from ..claims.claim import claim
 from ..engine.results import expect_variable
+from ..figures.data import Data, first_images
+from ..figures.figure import Figure, each
+from ..figures.measure import DATA, Measurement, statistic, task
+from ..figures.models import StudyModel
 from ..flow.outliers import CLASS, POSITION, outlier_roles, outlier_tokens
 from ..plots.property_plots import plot_outlier_roles, plot_outlier_tokens
 from ..statistics.estimates import Estimate, Units, with_error
-from ..study.data import Data, first_images
-from ..study.figure import Figure, each
-from ..study.measure import DATA, Measurement, statistic, task
-from ..study.models import StudyModel
 from .causes import DARCET, MOST_IMAGES
 from .chapters import CAUSES
 

@@ -1,10 +1,10 @@
 """Ding et al. 2021: "Grounding Representation Similarity Through Statistical Testing"."""
 
+from ..figures.figure import Figure, Paper, each
+from ..figures.measure import SharedPass, statistic
+from ..figures.models import StudyModel
 from ..plots.similarity_plots import plot_similarities
 from ..similarity.similarities import similarities
-from ..study.figure import Figure, Paper, each
-from ..study.measure import SharedPass, statistic
-from ..study.models import StudyModel
 from .chapters import STRUCTURE
 
 DING = Paper("Ding et al. (2021)", "https://arxiv.org/abs/2108.01661", prefix="S.", rank=5)

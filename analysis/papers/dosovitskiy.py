@@ -10,6 +10,9 @@ import xarray as xr
 from ..claims.claim import claim
 from ..engine.estimates import estimate_over_batches, require_above_chance
 from ..engine.results import expect_array
+from ..figures.figure import Figure, Paper, each, group, variants, with_roles
+from ..figures.measure import Measurement, Measurements, task
+from ..figures.models import StudyModel
 from ..flow.embeddings import patch_filters, position_similarity
 from ..plots.flow_plots import plot_patch_filters, plot_position_similarity
 from ..plots.probe_plots import plot_accuracy_by_data
@@ -22,9 +25,6 @@ from ..statistics.estimates import (
     transformed,
 )
 from ..statistics.intervals import lower, rank_correlation, upper
-from ..study.figure import Figure, Paper, each, group, variants, with_roles
-from ..study.measure import Measurement, Measurements, task
-from ..study.models import StudyModel
 from .chapters import EMBEDDINGS, SCALE
 
 DOSOVITSKIY = Paper(

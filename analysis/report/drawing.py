@@ -15,8 +15,8 @@ from vit_tf.data.files import digest_files, write_whole
 from ..engine.failures import explain
 from ..engine.results import Results
 from ..engine.store import ANALYSIS, digest_modules, fingerprint
+from ..figures.rendering import Drawing, Failures, ProcessEnded, Processes, render
 from .page import Panel, ReportFigure
-from .rendering import Drawing, Failures, ProcessEnded, Processes, render
 
 log = logging.getLogger(__name__)
 # The folders whose code draws pictures, with `figure.draw`, which may be of another module.

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from importlib.resources import files
 from io import BytesIO
@@ -251,12 +252,17 @@ def write_report(
     )
 
 
-def write_page(path: str | os.PathLike, name: str, live: bool, **values: Any) -> Path:
-    """Write a page of the template, style and script of a name, whole or not at all; its path."""
+def write_page(
+    path: str | os.PathLike, name: str, live: bool, package: str = __package__, **values: Any
+) -> Path:
+    """Write a page of the template, style and script of a name, whole or not at all; its path.
+
+    These files are those of `package`; what all pages share is here.
+    """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     layout: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
-    layout |= {"loader": FunctionLoader(_resource), "undefined": StrictUndefined}
+    layout |= {"loader": FunctionLoader(partial(_resource, package)), "undefined": StrictUndefined}
     environment = Environment(**layout)
     environment.filters |= {"shown": _shown, "listed": _listed, "paragraphs": _paragraphs}
     environment.filters |= {
@@ -268,10 +274,10 @@ def write_page(path: str | os.PathLike, name: str, live: bool, **values: Any) ->
         "shown_unit": shown_unit,
         "method": method_text,
     }
-    script = _resource("common.js") + _resource(f"{name}.js") if live else ""
+    script = _resource(package, "common.js") + _resource(package, f"{name}.js") if live else ""
     digest = hashlib.sha256(script.encode()).digest()
     page = environment.get_template(f"{name}.html").render(
-        style=_resource(f"{name}.css"),
+        style=_resource(package, f"{name}.css"),
         script=script,
         script_hash=base64.b64encode(digest).decode(),
         **values,
@@ -327,9 +333,10 @@ def _as_png(picture: np.ndarray) -> str:
     return base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def _resource(name: str) -> str:
-    """The text of a file of this folder."""
-    return (files(__package__ or "") / name).read_text("utf-8")
+def _resource(package: str, name: str) -> str:
+    """The text of a file of a package, or else of this one."""
+    own = files(package) / name
+    return (own if own.is_file() else files(__package__) / name).read_text("utf-8")
 
 
 def _embed(figure: ReportFigure, folder: Path) -> dict[str, Any]:

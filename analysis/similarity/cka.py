@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.jackknife import jackknife, leave_one_out
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.preparation import ImagesLike, prepare, prepare_images, prepare_pair, read_model
@@ -35,9 +36,6 @@ from ..engine.results import (
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import once_per_graph
 
-Rows: TypeAlias = Any  # an array (batch, ...), or a structure of such arrays
-# A value of arrays that are summed over batches, such as `ratio`.
-ValueOfSums: TypeAlias = Callable[[Any], np.ndarray]
 Coordinates: TypeAlias = dict[str, Any]  # of a result, by dimension, as xarray takes them
 CHANNEL_PARTS = 4  # of the channels of a layer, for its kernel
 MOST_GROUPS = 32  # of batches, whose values without each are saved
@@ -124,32 +122,6 @@ def ratio(sums: np.ndarray) -> np.ndarray:
     """CKA of HSIC summed over batches: array of shape (layer, layer)."""
     norm = np.sqrt(np.diagonal(sums, axis1=-2, axis2=-1))
     return sums / norm[..., :, None] / norm[..., None, :]
-
-
-def jackknife(value: ValueOfSums, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """The value of sums over batches, and its standard error, NaN for a single batch."""
-    total = value(tf.nest.map_structure(lambda x: x.sum(axis=0), rows))
-    if (batches := len(tf.nest.flatten(rows)[0])) == 1:
-        warnings.warn(
-            "The standard error needs at least two batches (eight or more are recommended): "
-            "use a smaller batch size",
-            stacklevel=2,
-        )
-        return total, np.full(total.shape, np.nan)
-    rest = leave_one_out(value, rows)
-    spread = ((rest - rest.mean(axis=0)) ** 2).sum(axis=0)
-    return total, np.sqrt((batches - 1) / batches * spread)
-
-
-def leave_one_out(value: ValueOfSums, rows: Rows) -> np.ndarray:
-    """The value of sums over batches without each of these: array of shape (batch, ...)."""
-    total = tf.nest.map_structure(lambda x: x.sum(axis=0), rows)
-    return np.stack(
-        [
-            value(tf.nest.map_structure(lambda x, sums, at=at: sums - x[at], rows, total))
-            for at in range(len(tf.nest.flatten(rows)[0]))
-        ]
-    )
 
 
 ESTIMATOR = "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches"

@@ -13,11 +13,12 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
+from ..engine.jackknife import jackknife
 from ..engine.measurements import measurement, statistic_of
 from ..engine.preparation import ImagesLike, prepare_pair
 from ..engine.results import dataset_of, model_name, provenance, variable
 from ..engine.stream import Statistic, Totals, evaluate
-from .cka import in_units, jackknife, layer_gram, names_of_layers, ratio, sides, varying_layers
+from .cka import in_units, layer_gram, names_of_layers, ratio, sides, varying_layers
 
 IMAGES, COMPONENT, PIXELS = "images", "component", "pixels"
 PARTS = (IMAGES, COMPONENT, PIXELS)

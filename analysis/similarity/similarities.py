@@ -17,13 +17,14 @@ from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.jackknife import jackknife
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import as_tokens, pool
 from ..engine.preparation import ImagesLike, prepare_pair
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
 from ..engine.stream import Statistic, Totals, evaluate
 from ..statistics.intervals import ranks
-from .cka import jackknife, names_of_layers, sides, varying_layers
+from .cka import names_of_layers, sides, varying_layers
 from .measures import (
     Layers,
     Measure,

@@ -21,11 +21,11 @@ from without_torchvision import import_or_skip
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.study.data import make_data
-from vit_tf.analysis.study.exploration import open_subject
-from vit_tf.analysis.study.figure import lookup_figures, plan
-from vit_tf.analysis.study.measure import measure_all
-from vit_tf.analysis.study.models import (
+from vit_tf.analysis.explore.exploration import open_subject
+from vit_tf.analysis.figures.data import make_data
+from vit_tf.analysis.figures.figure import lookup_figures, plan
+from vit_tf.analysis.figures.measure import measure_all
+from vit_tf.analysis.figures.models import (
     LoadedModel,
     NotApplicable,
     open_model,

@@ -129,7 +129,7 @@ def test_commands_have_the_options_that_are_written(flags):
 
 
 def test_released_names_and_figures_on_the_page_of_the_papers_exist():
-    from vit_tf.analysis.study.figure import all_figures
+    from vit_tf.analysis.figures.figure import all_figures
     from vit_tf.checkpoints import released
 
     text = (DOCS / "papers-on-released-weights.md").read_text("utf-8")

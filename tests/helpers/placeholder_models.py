@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from study_models import lazy_features, study_model_of
 
-from vit_tf.analysis.study.models import BASELINES, StudyModel
+from vit_tf.analysis.figures.models import BASELINES, StudyModel
 from vit_tf.features.tokens import TokenGrid
 
 

@@ -13,12 +13,12 @@ import xarray as xr
 
 from vit_tf import analysis
 from vit_tf.analysis import features_of, plots
-from vit_tf.analysis.study import data as study_data
-from vit_tf.analysis.study.assemble import HELPERS, example_code
-from vit_tf.analysis.study.data import make_data
-from vit_tf.analysis.study.figure import by_figure, lookup_figures, plan
-from vit_tf.analysis.study.measure import SharedPass, measure_all, with_inputs
-from vit_tf.analysis.study.models import LoadedModel, prepare_models
+from vit_tf.analysis.figures import data as study_data
+from vit_tf.analysis.figures.data import make_data
+from vit_tf.analysis.figures.figure import by_figure, lookup_figures, plan
+from vit_tf.analysis.figures.measure import SharedPass, measure_all, with_inputs
+from vit_tf.analysis.figures.models import LoadedModel, prepare_models
+from vit_tf.analysis.report.assemble import HELPERS, example_code
 from vit_tf.data.any_images import as_images
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.conversion import facts_of

@@ -1,6 +1,6 @@
 """Models under study from their layers, with what computes them only where it is needed."""
 
-from vit_tf.analysis.study.models import StudyModel
+from vit_tf.analysis.figures.models import StudyModel
 from vit_tf.features.conversion import as_features
 from vit_tf.features.features import ModelFacts
 from vit_tf.features.layers import structure_of_outputs

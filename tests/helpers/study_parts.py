@@ -6,8 +6,8 @@ import numpy as np
 import xarray as xr
 
 from vit_tf.analysis.claims.claim import Claim, PaperEffect, Tested
+from vit_tf.analysis.figures.data import OPTIONAL, Data
 from vit_tf.analysis.statistics.estimates import Estimate, Method, Units, descriptive
-from vit_tf.analysis.study.data import OPTIONAL, Data
 
 # What there may be to read; nothing of it can be read.
 EVERYTHING = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"))

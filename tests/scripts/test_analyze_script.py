@@ -14,9 +14,10 @@ from study_parts import cka_result
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import stream
-from vit_tf.analysis.study import assemble, models
-from vit_tf.analysis.study.data import TEST_RULE, batch_size_of
-from vit_tf.analysis.study.models import distinct, slug
+from vit_tf.analysis.figures import models
+from vit_tf.analysis.figures.data import TEST_RULE, batch_size_of
+from vit_tf.analysis.figures.models import distinct, slug
+from vit_tf.analysis.report import assemble
 from vit_tf.data.equal_batches import RANDOM
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.conversion import as_features

@@ -10,7 +10,7 @@ from attention_heads import pixel_distances
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.study.models import LoadedModel, NotApplicable, study_model
+from vit_tf.analysis.figures.models import LoadedModel, NotApplicable, study_model
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.scripts import analyze
 

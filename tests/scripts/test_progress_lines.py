@@ -16,8 +16,8 @@ from vit_tf import TokenGrid
 from vit_tf.analysis import make_report
 from vit_tf.analysis.claims.claim import Tested
 from vit_tf.analysis.engine import stream
-from vit_tf.analysis.study.data import Data
-from vit_tf.analysis.study.measure import measure_all, task
+from vit_tf.analysis.figures.data import Data
+from vit_tf.analysis.figures.measure import measure_all, task
 from vit_tf.scripts import report_commands
 
 LOGGER = logging.getLogger("vit_tf")

@@ -10,6 +10,10 @@ from vit_tf.features.structure import has_tap_grammar
 from ...claims.claim import claim
 from ...engine.estimates import estimate_over_batches
 from ...engine.results import Results, expect_array, expect_variable, layer_names
+from ...figures.data import COPY_BATCHES, Data
+from ...figures.figure import Figure, Overview, each, pairs, together
+from ...figures.measure import DATA, Measurement, SharedPass, quantity, statistic, task
+from ...figures.models import StudyModel
 from ...flow.receptive_field import receptive_field, select_fields
 from ...heads.attention_distance import attention_distance
 from ...plots.attention_plots import plot_attention_distance
@@ -19,10 +23,6 @@ from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_similarity
 from ...statistics.estimates import Estimate, between, descriptive, minus
 from ...statistics.intervals import lower, rank_correlation, upper
-from ...study.data import COPY_BATCHES, Data
-from ...study.figure import Figure, Overview, each, pairs, together
-from ...study.measure import DATA, Measurement, SharedPass, quantity, statistic, task
-from ...study.models import StudyModel
 from ..chapters import LOCALITY
 from . import RAGHU
 

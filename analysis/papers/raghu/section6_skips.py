@@ -9,14 +9,14 @@ import xarray as xr
 from ...claims.claim import claim
 from ...engine.estimates import estimate_from_cka, estimate_over_batches
 from ...engine.results import expect_variable, layer_names
+from ...figures.figure import Figure, each, group, together, variants, with_roles
+from ...figures.measure import Measurements, SharedPass, quantity, statistic
+from ...figures.models import StudyModel
 from ...flow.skips import skip_ratio
 from ...plots.flow_plots import plot_skip_ratio, plot_skip_ratio_lines
 from ...plots.similarity_plots import plot_cka
 from ...statistics.estimates import Estimate, between
 from ...statistics.intervals import lower, upper
-from ...study.figure import Figure, each, group, together, variants, with_roles
-from ...study.measure import Measurements, SharedPass, quantity, statistic
-from ...study.models import StudyModel
 from ..chapters import SKIPS
 from ..dosovitskiy import Accuracy, accuracy_gap
 from . import RAGHU

@@ -12,6 +12,18 @@ from ...claims.claim import claim
 from ...engine.matching import match_maps
 from ...engine.results import Results, expect_array, layer_names, unpack_correct
 from ...engine.stream import Statistic
+from ...figures.data import Data
+from ...figures.figure import Figure, Overview, each, group, split, together, variants, with_roles
+from ...figures.measure import (
+    DATA,
+    Measurement,
+    Measurements,
+    SharedPass,
+    quantity,
+    statistic,
+    task,
+)
+from ...figures.models import StudyModel
 from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...plots.similarity_plots import plot_localization, plot_localization_by_layer
 from ...probes.ridge import L2, Probe, ridge_probe, score_statistic, select_l2
@@ -26,18 +38,6 @@ from ...statistics.estimates import (
     share_of,
 )
 from ...statistics.intervals import lower
-from ...study.data import Data
-from ...study.figure import Figure, Overview, each, group, split, together, variants, with_roles
-from ...study.measure import (
-    DATA,
-    Measurement,
-    Measurements,
-    SharedPass,
-    quantity,
-    statistic,
-    task,
-)
-from ...study.models import StudyModel
 from ..chapters import LOCALIZATION, PROBES
 from . import RAGHU
 

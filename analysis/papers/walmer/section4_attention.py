@@ -15,6 +15,10 @@ from ...claims.claim import Claim, claim
 from ...engine.estimates import estimate_over_batches
 from ...engine.results import Results, expect_array, expect_variable
 from ...engine.stream import Statistic
+from ...figures.figure import Figure, each, together
+from ...figures.measure import Measurement, Measurements, SharedPass, statistic, task
+from ...figures.models import StudyModel
+from ...figures.supervision import EXPLICIT
 from ...heads.attention_patterns import attention_patterns
 from ...heads.mean_attention import (
     aligned_attention,
@@ -37,10 +41,6 @@ from ...plots.attention_plots import (
 )
 from ...statistics.estimates import Estimate, between, descriptive, jackknife_over
 from ...statistics.intervals import lower, upper
-from ...study.figure import Figure, each, together
-from ...study.measure import Measurement, Measurements, SharedPass, statistic, task
-from ...study.models import StudyModel
-from ...study.supervision import EXPLICIT
 from ..chapters import LOCALITY, OBJECTS
 from ..raghu.section5_locality import LOCAL, attention_distance_of, local_and_global
 from . import WALMER

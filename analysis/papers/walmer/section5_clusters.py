@@ -17,6 +17,11 @@ from ...claims.claim import Claim, claim
 from ...engine.pooling import Pooled, pooled_statistic
 from ...engine.results import KEPT, POOLED, Results, expect_variable, layer_names
 from ...engine.stream import Statistic
+from ...figures.data import Data
+from ...figures.figure import Figure, together
+from ...figures.measure import Measurement, SharedPass, statistic, task
+from ...figures.models import BASELINES, StudyModel
+from ...figures.supervision import EXPLICIT
 from ...plots.probe_plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_clustering
 from ...similarity.localization import input_patches
@@ -30,11 +35,6 @@ from ...statistics.estimates import (
     with_limits,
 )
 from ...statistics.intervals import lower, upper
-from ...study.data import Data
-from ...study.figure import Figure, together
-from ...study.measure import Measurement, SharedPass, statistic, task
-from ...study.models import BASELINES, StudyModel
-from ...study.supervision import EXPLICIT
 from ..chapters import CLASSES, OBJECTS
 from . import WALMER
 

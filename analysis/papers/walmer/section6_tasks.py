@@ -10,6 +10,18 @@ import xarray as xr
 from ...claims.claim import Claim, claim
 from ...engine.pooling import Pooled
 from ...engine.results import Results, expect_array, expect_variable, layer_names, unpack_correct
+from ...figures.data import Data
+from ...figures.figure import Figure, together
+from ...figures.measure import (
+    DATA,
+    Measurement,
+    MeasureModel,
+    SharedPass,
+    quantity,
+    statistic,
+    task,
+)
+from ...figures.models import BASELINES, StudyModel
 from ...objects.keypoints import keypoint_correspondence
 from ...objects.propagation import label_propagation
 from ...plots.probe_plots import (
@@ -32,18 +44,6 @@ from ...statistics.estimates import (
     minus,
     share_of,
 )
-from ...study.data import Data
-from ...study.figure import Figure, together
-from ...study.measure import (
-    DATA,
-    Measurement,
-    MeasureModel,
-    SharedPass,
-    quantity,
-    statistic,
-    task,
-)
-from ...study.models import BASELINES, StudyModel
 from ..chapters import CLASSES, PROBES, TASKS
 from . import WALMER
 from .section5_clusters import (

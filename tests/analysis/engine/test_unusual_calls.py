@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from vit_tf import analysis
-from vit_tf.analysis.study.models import LoadedModel, study_model
+from vit_tf.analysis.figures.models import LoadedModel, study_model
 from vit_tf.data.any_images import as_images
 from vit_tf.features.conversion import facts_of
 

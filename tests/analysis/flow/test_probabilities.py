@@ -8,7 +8,7 @@ from keras import layers
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.study.exploration import probabilities
+from vit_tf.analysis.engine.class_scores import as_probabilities
 from vit_tf.training.evaluation import top_k_accuracy
 
 RNG = np.random.default_rng(0)
@@ -162,5 +162,5 @@ def test_a_page_shows_the_probabilities_of_one_sigmoid(tmp_path):
     model = keras.Sequential([keras.Input((8, 8, 3)), *stack, layers.Dense(1, "sigmoid")])
     page = analysis.explore(model, images, tmp_path / "page.html")
     second = np.asarray(model(images / 127.5 - 1), np.float64)
-    shown = probabilities(page.results["scores"].values, has_sigmoids=True)
+    shown = as_probabilities(page.results["scores"].values, has_sigmoids=True)
     np.testing.assert_allclose(shown, np.concatenate([1 - second, second], axis=1), atol=1e-5)

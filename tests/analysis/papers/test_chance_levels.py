@@ -7,15 +7,15 @@ from sklearn.cluster import KMeans
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.analysis.figures.data import make_data
+from vit_tf.analysis.figures.measure import measure_all
+from vit_tf.analysis.figures.models import LoadedModel, baselines_of, prepare_models
 from vit_tf.analysis.papers.walmer.section5_clusters import (
     _over_untrained,
     clustering_of,
     objects_of,
 )
 from vit_tf.analysis.similarity.localization import input_patches
-from vit_tf.analysis.study.data import make_data
-from vit_tf.analysis.study.measure import measure_all
-from vit_tf.analysis.study.models import LoadedModel, baselines_of, prepare_models
 from vit_tf.features.conversion import facts_of
 
 COUNT, CLASSES, SIDE = 48, 3, 16

@@ -15,7 +15,7 @@ from vit_tf.analysis.papers.dosovitskiy import (
     near_positions_are_similar,
     positions_have_rows_and_columns,
 )
-from vit_tf.analysis.study.scorecard import evaluate, scorecard
+from vit_tf.analysis.report.scorecard import evaluate, scorecard
 
 OTHERS = {"fraction": "vit-3", "resnet_fraction": "bit-3", "hybrid": "stem", "tuned": "tuned"}
 

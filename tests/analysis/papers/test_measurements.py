@@ -7,6 +7,7 @@ from study_models import study_model_of
 
 import vit_tf
 from vit_tf.analysis.engine.stream import evaluate
+from vit_tf.analysis.figures.models import slug
 from vit_tf.analysis.papers.raghu.section4_structure import cka_of, cka_of_two
 from vit_tf.analysis.papers.raghu.section5_locality import (
     branch_field_of,
@@ -19,7 +20,6 @@ from vit_tf.analysis.papers.raghu.section7_tokens import (
     ridge_probe_of,
 )
 from vit_tf.analysis.papers.raghu.section8_scale import data_scale_of
-from vit_tf.analysis.study.models import slug
 from vit_tf.features.layers import sublayers
 from vit_tf.features.structure import block_outputs
 

@@ -12,6 +12,7 @@ from study_parts import cka_result
 from vit_tf import TokenGrid
 from vit_tf.analysis.claims.claim import DECIDED, Outcome, decide
 from vit_tf.analysis.engine.results import pack_correct
+from vit_tf.analysis.figures.figure import all_figures
 from vit_tf.analysis.heads.mean_attention import aligned_attention, head_classes
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer import WALMER
@@ -27,9 +28,8 @@ from vit_tf.analysis.papers.walmer.section6_tasks import (
     last_knn,
     task_scores,
 )
+from vit_tf.analysis.report.scorecard import scorecard
 from vit_tf.analysis.statistics.intervals import wilson
-from vit_tf.analysis.study.figure import all_figures
-from vit_tf.analysis.study.scorecard import scorecard
 
 OTHERS = {"masked": "masked", "larger": "wide", "seed": "vit-1", "finer": "fine"}
 ROLES = {"vit": "vit", "untrained": "vit-untrained", "noise": "vit-noise"}

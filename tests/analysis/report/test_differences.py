@@ -10,6 +10,7 @@ from scipy import stats
 from study_parts import cka_result, estimated, model_like as model
 
 from vit_tf.analysis.engine.results import pack_correct
+from vit_tf.analysis.figures.measure import quantity
 from vit_tf.analysis.papers.raghu.section4_structure import best_matches, halves_alike
 from vit_tf.analysis.papers.raghu.section5_locality import early_reach, early_size
 from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
@@ -17,7 +18,6 @@ from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_fr
 from vit_tf.analysis.report.first_screen import compare, main_results
 from vit_tf.analysis.report.page import write_report
 from vit_tf.analysis.statistics.estimates import Method, Units, minus, with_error, with_limits
-from vit_tf.analysis.study.measure import quantity
 
 
 def test_difference_of_normal_intervals_is_that_of_independent_values():

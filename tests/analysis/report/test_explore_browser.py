@@ -14,9 +14,9 @@ from PIL import Image
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.analysis.engine.class_scores import as_probabilities
 from vit_tf.analysis.heads.saliency import most_attended
 from vit_tf.analysis.plots.style import colour_map
-from vit_tf.analysis.study.exploration import probabilities
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")]
 
@@ -447,7 +447,7 @@ def test_patches_show_their_own_class_and_features_their_colours(browser, vit_pa
     browser.open(vit_page.path)
     choose(browser, "#example", 1)
     choose(browser, "#patch-layer", 0)
-    lens = probabilities(vit_page.results["patch_lens"].values)[1, 0]
+    lens = as_probabilities(vit_page.results["patch_lens"].values)[1, 0]
     pixels = pixels_of(browser, "[data-map=patch-lens] canvas").reshape(-1, 4)
     np.testing.assert_allclose(pixels[:, 3] * LEVEL, lens.max(axis=-1), atol=1.5 * LEVEL)
     best = lens.argmax(axis=-1)
@@ -470,8 +470,8 @@ def test_the_table_of_removals_holds_the_changes_of_the_class(browser, vit_page)
     explained = browser.value("document.querySelector('.of-class').textContent")
     at = "abcdef".index(explained)
     result = vit_page.results["removals"].isel(example=0)
-    intact = probabilities(vit_page.results["scores"].values)[0, at]
-    expected = 100 * (probabilities(result.values)[..., at] - intact)
+    intact = as_probabilities(vit_page.results["scores"].values)[0, at]
+    expected = 100 * (as_probabilities(result.values)[..., at] - intact)
     texts = browser.value(
         "[...document.querySelectorAll('#removals-table td')].map((node) => node.textContent)"
     )
@@ -539,7 +539,7 @@ def test_models_stand_side_by_side_with_predictions_of_their_own(browser, pair_p
             f"[...document.querySelectorAll('#{listed} button')]"
             ".map((one) => [...one.children].slice(1).map((part) => part.textContent))"
         )
-        expected = probabilities(pair_page.results[name]["scores"].values)[0]
+        expected = as_probabilities(pair_page.results[name]["scores"].values)[0]
         best = np.argsort(-expected)[:5]
         assert [row[0] for row in rows] == ["abcdef"[item] for item in best]
         for row, item in zip(rows, best, strict=True):

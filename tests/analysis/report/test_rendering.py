@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from study_parts import cka_result
 
+from vit_tf.analysis.figures.rendering import Drawing, ProcessEnded, Processes, render
 from vit_tf.analysis.plots.attention_plots import plot_attention_distance
 from vit_tf.analysis.plots.similarity_plots import plot_cka
-from vit_tf.analysis.report.rendering import Drawing, ProcessEnded, Processes, render
 
 LAYERS = ["embedding", "block00", "norm"]
 

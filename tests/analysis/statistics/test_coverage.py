@@ -20,6 +20,7 @@ from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, between_halves
 from vit_tf.analysis.papers.raghu.section7_tokens import best_probe
 from vit_tf.analysis.papers.walmer.section6_tasks import best_of_layers
+from vit_tf.analysis.report.scorecard import evaluate
 from vit_tf.analysis.statistics.estimates import (
     accuracy_of,
     beyond,
@@ -32,7 +33,6 @@ from vit_tf.analysis.statistics.estimates import (
     share_of,
 )
 from vit_tf.analysis.statistics.intervals import newcombe_paired, pair_counts, wilson
-from vit_tf.analysis.study.scorecard import evaluate
 
 pytestmark = pytest.mark.slow
 # CIFAR-10's 10,000 test images: both right, only vit-cls-cifar10, only vit-gap-cifar10, neither.

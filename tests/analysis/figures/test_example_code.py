@@ -11,13 +11,13 @@ from study_parts import EVERYTHING
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.study.assemble import example_code
-from vit_tf.analysis.study.figure import (
+from vit_tf.analysis.figures.figure import (
     all_figures,
     by_figure,
     lookup_figures,
     plan,
 )
+from vit_tf.analysis.report.assemble import example_code
 
 
 def groups_of(models, numbers=()):

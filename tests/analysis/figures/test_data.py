@@ -13,8 +13,7 @@ from study_parts import EVERYTHING
 import vit_tf
 from vit_tf import Preprocessing, TokenGrid, analysis
 from vit_tf.analysis.engine.stream import as_dataset
-from vit_tf.analysis.study.assemble import make_report
-from vit_tf.analysis.study.data import (
+from vit_tf.analysis.figures.data import (
     Data,
     batch_test,
     few_images,
@@ -22,10 +21,11 @@ from vit_tf.analysis.study.data import (
     make_data,
     num_field_images,
 )
-from vit_tf.analysis.study.figure import all_figures, plan
-from vit_tf.analysis.study.measure import with_inputs
-from vit_tf.analysis.study.models import baselines_of
-from vit_tf.analysis.study.scorecard import untrained_measurements
+from vit_tf.analysis.figures.figure import all_figures, plan
+from vit_tf.analysis.figures.measure import with_inputs
+from vit_tf.analysis.figures.models import baselines_of
+from vit_tf.analysis.report.assemble import make_report
+from vit_tf.analysis.report.scorecard import untrained_measurements
 from vit_tf.data.any_images import as_images
 from vit_tf.features.submodels import describe_taps
 

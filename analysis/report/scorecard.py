@@ -20,12 +20,12 @@ from ..engine.estimates import permuted_images, require_estimate
 from ..engine.failures import explain
 from ..engine.results import Results
 from ..engine.store import fingerprint
+from ..figures.data import UNKNOWN, Data
+from ..figures.figure import Figure, all_figures, describe, fields_of, missing_data
+from ..figures.measure import DATA, Measurement
+from ..figures.models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
+from ..figures.supervision import RECONSTRUCTION, SUPERVISIONS
 from ..statistics.estimates import Estimate, beyond, corrected, descriptive, over_runs
-from .data import UNKNOWN, Data
-from .figure import Figure, all_figures, describe, fields_of, missing_data
-from .measure import DATA, Measurement
-from .models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
-from .supervision import RECONSTRUCTION, SUPERVISIONS
 
 LEAST_RUNS = 3  # of each arm, for an outcome about such models in general
 Row: TypeAlias = Tested | NotTested

@@ -13,6 +13,17 @@ from study_models import study_model_of
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.analysis.figures import data as study_data, measure as measuring
+from vit_tf.analysis.figures.data import Data
+from vit_tf.analysis.figures.figure import all_figures, plan
+from vit_tf.analysis.figures.measure import (
+    OwnPasses,
+    SharedPass,
+    measure_all,
+    name_of,
+    with_inputs,
+)
+from vit_tf.analysis.figures.models import baselines_of
 from vit_tf.analysis.papers.raghu import section5_locality
 from vit_tf.analysis.papers.raghu.section4_structure import cka_of_two
 from vit_tf.analysis.papers.raghu.section6_skips import skip_ratio_of
@@ -20,17 +31,6 @@ from vit_tf.analysis.papers.raghu.section7_tokens import ridge_probe_of
 from vit_tf.analysis.papers.walmer.section5_clusters import clustering_of
 from vit_tf.analysis.papers.walmer.section6_tasks import knn_accuracy_of
 from vit_tf.analysis.similarity.cka import best_matching_layer
-from vit_tf.analysis.study import data as study_data, measure as measuring
-from vit_tf.analysis.study.data import Data
-from vit_tf.analysis.study.figure import all_figures, plan
-from vit_tf.analysis.study.measure import (
-    OwnPasses,
-    SharedPass,
-    measure_all,
-    name_of,
-    with_inputs,
-)
-from vit_tf.analysis.study.models import baselines_of
 from vit_tf.features.structure import block_outputs
 
 

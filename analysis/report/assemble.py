@@ -24,39 +24,14 @@ from vit_tf.features.features import ModelFacts
 from vit_tf.features.preprocessed import in_common_range
 
 from ..claims.claim import Outcome, Tested, images_to_decide
+from ..engine.class_scores import as_probabilities
 from ..engine.failures import explain
 from ..engine.pictures import THUMBNAIL, as_pictures
 from ..engine.results import Results
 from ..engine.store import has_own_digest, load_unchanged, save
 from ..engine.stream import first_batch
-from ..plots.similarity_plots import plot_runs
-from ..plots.style import figure_of
-from ..report.claim_rows import brief, count_sentence
-from ..report.drawing import Drawer, DrawnPicture, draw, draw_measured
-from ..report.first_screen import (
-    Comparison,
-    LeftOut,
-    compare,
-    draw_overview,
-    main_results,
-    model_colours,
-)
-from ..report.page import (
-    FurtherFigures,
-    ModelSummary,
-    Prediction,
-    ReportFigure,
-    Section,
-    ShownImage,
-    in_frame,
-    require_own,
-    write_report,
-)
-from ..report.rendering import Processes, save_figure
-from ..statistics.estimates import accuracy_of
-from .data import TEST_RULE, TRAIN_RULE, Data, make_data
-from .exploration import probabilities
-from .figure import (
+from ..figures.data import TEST_RULE, TRAIN_RULE, Data, make_data
+from ..figures.figure import (
     MAIN,
     Figure,
     Picture,
@@ -67,14 +42,40 @@ from .figure import (
     select_pictures,
     without_failures,
 )
-from .measure import Measurement, measure_all
-from .models import (
+from ..figures.measure import Measurement, measure_all
+from ..figures.models import (
     LoadedModel,
     StudyModel,
     open_model,
     prepare_models,
     require_distinct,
     shared_framing,
+)
+from ..figures.rendering import Processes, save_figure
+from ..figures.supervision import require_supervisions, supervision_of, training_images_of
+from ..plots.similarity_plots import plot_runs
+from ..plots.style import figure_of
+from ..statistics.estimates import accuracy_of
+from .claim_rows import brief, count_sentence
+from .drawing import Drawer, DrawnPicture, draw, draw_measured
+from .first_screen import (
+    Comparison,
+    LeftOut,
+    compare,
+    draw_overview,
+    main_results,
+    model_colours,
+)
+from .page import (
+    FurtherFigures,
+    ModelSummary,
+    Prediction,
+    ReportFigure,
+    Section,
+    ShownImage,
+    in_frame,
+    require_own,
+    write_report,
 )
 from .scorecard import (
     Row,
@@ -85,7 +86,6 @@ from .scorecard import (
     untrained_measurements,
     with_measured_claims,
 )
-from .supervision import require_supervisions, supervision_of, training_images_of
 
 log = logging.getLogger(__name__)
 
@@ -318,8 +318,8 @@ def make_report(
         taps: patterns of the layers to measure, for models whose layers are not known.
         patch_size, prefix: side of a patch in pixels, and number of prefix tokens, for models
             whose tokens are not known.
-        optional: dict from a key of `study.data.OPTIONAL` to annotated images, or to a function
-            that loads them. `study.data.Data` describes the form of these images.
+        optional: dict from a key of `figures.data.OPTIONAL` to annotated images, or to a function
+            that loads them. `figures.data.Data` describes the form of these images.
         title, introduction: title and introduction of the page.
         seed: seed of the random baselines.
         untrained: number of randomly initialized copies of each model, at most 2. Every claim is
@@ -559,7 +559,7 @@ def _shown_images(models: Sequence[StudyModel], data: Data) -> tuple[list[ShownI
             continue
         is_labelled = model.accuracy is not None and bool(labels)
         names = model.class_names if is_labelled else names
-        for index, shares in enumerate(probabilities(scores, model.has_sigmoids)):
+        for index, shares in enumerate(as_probabilities(scores, model.has_sigmoids)):
             best = int(shares.argmax())
             predictions[index].append(
                 Prediction(
@@ -718,7 +718,7 @@ def example_code(pictures: Sequence[Any], sources: dict[str, str], setup: str = 
     if any("vit_tf." in line for line in lines):
         head.insert(0, "import vit_tf")
     if helpers := [name for name in HELPERS if any(f"{name}(" in line for line in lines)]:
-        head.append(f"from vit_tf.analysis.study.data import {', '.join(helpers)}")
+        head.append(f"from vit_tf.analysis.figures.data import {', '.join(helpers)}")
     if figure.imports:
         head.append(figure.imports)
     return "\n".join([*head, *lines])

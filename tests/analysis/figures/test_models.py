@@ -9,9 +9,9 @@ from study_models import study_model_of
 
 import vit_tf
 from vit_tf import Preprocessing, analysis
-from vit_tf.analysis.study import models as study_models
-from vit_tf.analysis.study.data import SMALLEST_BATCH, make_data
-from vit_tf.analysis.study.models import (
+from vit_tf.analysis.figures import models as study_models
+from vit_tf.analysis.figures.data import SMALLEST_BATCH, make_data
+from vit_tf.analysis.figures.models import (
     LoadedModel,
     prepare_models,
     shared_framing,

@@ -31,7 +31,7 @@ from ..objects.keypoints import token_similarity
 from ..report.first_screen import LeftOut
 
 if TYPE_CHECKING:
-    from .models import StudyModel
+    from ..figures.models import StudyModel
 
 MOST_LAYERS = 13  # whose tokens are compared
 MOST_CELLS = 49  # whose receptive fields are taken

@@ -16,11 +16,11 @@ import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.analysis import branch_norms, make_report
 from vit_tf.analysis.claims.claim import NotTested, Tested
-from vit_tf.analysis.study import assemble
-from vit_tf.analysis.study.data import TEST_RULE
-from vit_tf.analysis.study.figure import all_figures, lookup_figures
-from vit_tf.analysis.study.models import slug
-from vit_tf.analysis.study.scorecard import evaluate
+from vit_tf.analysis.figures.data import TEST_RULE
+from vit_tf.analysis.figures.figure import all_figures, lookup_figures
+from vit_tf.analysis.figures.models import slug
+from vit_tf.analysis.report import assemble
+from vit_tf.analysis.report.scorecard import evaluate
 
 SHAPE = (16, 16, 3)
 SLOW = pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 from vit_tf.common.names import join_words
 
 from ..plots.style import colour_map
-from .page import as_json, write_page
+from ..report.page import as_json, write_page
 
 MAX_LISTED = 4  # images in the title by name
 
@@ -35,6 +35,7 @@ def write_explore_page(
         path,
         "explore",
         True,
+        __package__,
         title=f"{names}: {images}",
         payload=as_json(data),
         views=[

@@ -8,9 +8,8 @@ from study_models import study_model_of
 from study_parts import EVERYTHING
 
 from vit_tf import TokenGrid
-from vit_tf.analysis.papers.raghu.section7_tokens import localization_of, ridge_probe_of
-from vit_tf.analysis.study.data import Data
-from vit_tf.analysis.study.figure import (
+from vit_tf.analysis.figures.data import Data
+from vit_tf.analysis.figures.figure import (
     all_figures,
     by_figure,
     lookup_figures,
@@ -18,7 +17,8 @@ from vit_tf.analysis.study.figure import (
     select_pictures,
     without_failures,
 )
-from vit_tf.analysis.study.models import NotApplicable
+from vit_tf.analysis.figures.models import NotApplicable
+from vit_tf.analysis.papers.raghu.section7_tokens import localization_of, ridge_probe_of
 from vit_tf.features.structure import spread
 
 IMAGES_ONLY = Data(*["there"] * 4, 10)

@@ -12,10 +12,10 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.claims.claim import NotTested, Outcome, Tested, decide
 from vit_tf.analysis.engine.store import save
+from vit_tf.analysis.figures.data import Data
+from vit_tf.analysis.figures.figure import all_figures
+from vit_tf.analysis.report.scorecard import claims_over_runs, scorecard_dataset
 from vit_tf.analysis.statistics.estimates import between, descriptive, over_runs
-from vit_tf.analysis.study.data import Data
-from vit_tf.analysis.study.figure import all_figures
-from vit_tf.analysis.study.scorecard import claims_over_runs, scorecard_dataset
 from vit_tf.scripts import scorecard as script
 
 NAME, OTHER = "uniform-structure", "skips-cost-accuracy"

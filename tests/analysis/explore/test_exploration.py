@@ -19,17 +19,17 @@ from sklearn.decomposition import PCA
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.study import exploration, exploration_results
-from vit_tf.analysis.study.exploration import (
+from vit_tf.analysis.engine.class_scores import as_probabilities
+from vit_tf.analysis.explore import exploration, exploration_results
+from vit_tf.analysis.explore.exploration import (
     Exploration,
     compare_with_label,
     labels_of_images,
     pack,
-    probabilities,
     read_images,
     shrunk,
 )
-from vit_tf.analysis.study.exploration_results import principal_components, token_norms
+from vit_tf.analysis.explore.exploration_results import principal_components, token_norms
 
 
 def image(height=20, width=30, seed=0):
@@ -113,8 +113,8 @@ def test_scores_become_probabilities_unless_they_are(rng):
     scores = 300 * rng.normal(size=(2, 3, 5))
     expected = np.exp(scores - scores.max(-1, keepdims=True))
     expected /= expected.sum(-1, keepdims=True)
-    np.testing.assert_allclose(probabilities(scores), expected)
-    np.testing.assert_array_equal(probabilities(expected), expected)
+    np.testing.assert_allclose(as_probabilities(scores), expected)
+    np.testing.assert_array_equal(as_probabilities(expected), expected)
 
 
 def test_maps_shrink_to_means_of_squares():
@@ -191,7 +191,7 @@ def test_every_patch_has_the_class_that_the_head_reads_from_it(vit_page):
     at = data["layers"]["patches"].index(layer)
     names = [data["patch_names"][item] for item in example["patch_top"][at]]
     assert names == [vit.class_names[item] for item in expected[1].argmax(axis=-1)]
-    shares = probabilities(expected[1])
+    shares = as_probabilities(expected[1])
     np.testing.assert_allclose(unpack(example["patch_share"])[at], shares.max(-1), atol=3e-3)
     choice = [vit.class_names.index(name) for name in example["classes"]]
     own = unpack(example["patch_classes"])[:, at]
@@ -207,14 +207,14 @@ def test_removal_changes_the_prediction_as_an_intervention_does(vit_page):
     }
     actual = page.results["removals"]
     assert actual["removed"].values.tolist() == ["head 0", "head 1", "block"]
-    intact = probabilities(page.results["scores"].values)
+    intact = as_probabilities(page.results["scores"].values)
     data = payload_of(page)
     choice = [[vit.class_names.index(n) for n in item["classes"]] for item in data["examples"]]
     for name, edits in removed.items():
         expected = vit_tf.intervene(vit, edits, "logits")(IMAGES)["logits"].numpy()
         own = actual.sel(layer="block01", removed=name)
         np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
-        change = 100 * (probabilities(expected) - intact)
+        change = 100 * (as_probabilities(expected) - intact)
         change = [item[classes] for item, classes in zip(change, choice, strict=True)]
         drawn = [
             unpack(item["removals"])[:, 1, data["removed"].index(name)] for item in data["examples"]

@@ -15,10 +15,10 @@ from vit_tf.common.names import join_words, near_names, unknown_name
 from ..claims.claim import Claim
 from ..engine.failures import explain
 from ..engine.results import Results
-from ..report.rendering import Drawing
 from .data import Data
 from .measure import Measurement
 from .models import ROLES, NotApplicable, StudyModel
+from .rendering import Drawing
 
 # In place of numbers of figures: the leading figure of each chapter, and all figures.
 MAIN, ALL = "main", "all"

@@ -9,12 +9,18 @@ from placeholder_models import study_models, user_models
 from study_models import study_model_of
 
 from vit_tf.analysis.claims.claim import NotTested, claim
+from vit_tf.analysis.figures.figure import (
+    all_figures,
+    check_figures,
+    each,
+    lookup_figures,
+    together,
+)
+from vit_tf.analysis.figures.measure import statistic, with_inputs
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, cka_of, halves_alike
+from vit_tf.analysis.report.scorecard import evaluate
 from vit_tf.analysis.statistics.estimates import mean_over
-from vit_tf.analysis.study.figure import all_figures, check_figures, each, lookup_figures, together
-from vit_tf.analysis.study.measure import statistic, with_inputs
-from vit_tf.analysis.study.scorecard import evaluate
 
 PLAIN = replace(FIGURE_1, claims=(), quantities=())
 

@@ -15,16 +15,16 @@ from study_models import study_model_of
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.claims.claim import NotTested, Tested, claim
 from vit_tf.analysis.engine.failures import NO_MEMORY, explain
+from vit_tf.analysis.explore import exploration, exploration_results
+from vit_tf.analysis.figures import measure, rendering
+from vit_tf.analysis.figures.data import Data
+from vit_tf.analysis.figures.figure import Figure, Overview, Picture, Selection, each
+from vit_tf.analysis.figures.measure import quantity, task
 from vit_tf.analysis.papers.chapters import LOCALITY, STRUCTURE
 from vit_tf.analysis.papers.raghu import RAGHU
-from vit_tf.analysis.report import rendering
+from vit_tf.analysis.report.assemble import write_figures
 from vit_tf.analysis.report.drawing import Drawer, draw
 from vit_tf.analysis.statistics.estimates import share
-from vit_tf.analysis.study import exploration, exploration_results, measure
-from vit_tf.analysis.study.assemble import write_figures
-from vit_tf.analysis.study.data import Data
-from vit_tf.analysis.study.figure import Figure, Overview, Picture, Selection, each
-from vit_tf.analysis.study.measure import quantity, task
 
 TAPS = ("embedding", "block00/attention/weights", "block00/mlp/sum", "logits")
 MODEL = study_model_of("ViT", "vit", "key", TAPS, TokenGrid(2, 2, 1, 4), None)

@@ -12,12 +12,12 @@ from study_parts import EVERYTHING, model_like
 
 from vit_tf import TokenGrid
 from vit_tf.analysis.engine.store import digest_modules
+from vit_tf.analysis.figures.figure import Figure, Picture, Selection, each, lookup_figures, plan
 from vit_tf.analysis.papers.chapters import STRUCTURE
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_18
 from vit_tf.analysis.plots.attention_plots import KIND_COLOURS, KINDS, one_kind
 from vit_tf.analysis.report import drawing
-from vit_tf.analysis.study.figure import Figure, Picture, Selection, each, lookup_figures, plan
 
 DRAWN = []  # no part of a function, with whose values pictures are keyed
 MODEL = model_like("ViT", "vit")

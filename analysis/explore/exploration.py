@@ -14,7 +14,6 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import tensorflow as tf
 import xarray as xr
-from scipy.special import expit, softmax
 
 import vit_tf
 from vit_tf.common.names import without_password
@@ -23,11 +22,18 @@ from vit_tf.data.files import write_whole
 from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.features.conversion import facts_of, name_models, own_name
 
-from ..engine.class_scores import ClassesLike
+from ..engine.class_scores import ClassesLike, as_probabilities
 from ..engine.results import layer_names
 from ..engine.stream import eager_steps
+from ..figures.models import (
+    PROBES,
+    LoadedModel,
+    describe_model,
+    open_model,
+    slug,
+    study_model,
+)
 from ..flow.attribution import require_samples
-from ..report.explore_page import write_explore_page
 from ..report.first_screen import LeftOut
 from ..report.page import in_frame, require_own
 from .exploration_results import (
@@ -39,14 +45,7 @@ from .exploration_results import (
     is_flat,
     keep_possible,
 )
-from .models import (
-    PROBES,
-    LoadedModel,
-    describe_model,
-    open_model,
-    slug,
-    study_model,
-)
+from .explore_page import write_explore_page
 
 MOST_PIXELS = 112  # a side of a map of pixels on the page
 MOST_BYTES = 2_000_000  # of attention at eight bits a weight; more of it is kept in four
@@ -543,7 +542,7 @@ def class_name(names: Sequence[str], position: int) -> str:
 
 def _scores(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) -> Payload:
     """The most probable classes of each image, and those explained that are not among them."""
-    shares_of_images = probabilities(result.values, subject.model.has_sigmoids)
+    shares_of_images = as_probabilities(result.values, subject.model.has_sigmoids)
     classes_by_image = []
     for shares, explained in zip(shares_of_images, subject.explained_classes, strict=True):
         best = np.argsort(-shares, kind="stable")[:PREDICTIONS].tolist()
@@ -602,7 +601,7 @@ def _similarity(result: xr.DataArray, *_: object) -> Payload:
 
 
 def _lens(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) -> Payload:
-    shares = probabilities(result.values, subject.model.has_sigmoids)
+    shares = as_probabilities(result.values, subject.model.has_sigmoids)
     lens_by_image = []
     for values, explained in zip(shares, subject.explained_classes, strict=True):
         best = np.argsort(-values, axis=-1, kind="stable")[:, :BEST]
@@ -640,7 +639,7 @@ def _token_norms(result: dict[str, xr.Dataset], *_: object) -> Payload:
 
 def _patch_lens(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) -> Payload:
     """The most probable class of every patch, and the probabilities of those explained."""
-    shares = probabilities(result.values, subject.model.has_sigmoids)
+    shares = as_probabilities(result.values, subject.model.has_sigmoids)
     best = shares.argmax(axis=-1)
     classes, numbers = np.unique(best, return_inverse=True)
     by_image = [
@@ -659,9 +658,9 @@ def _patch_lens(result: xr.DataArray, subject: Subject, class_names: Sequence[st
 def _removals(result: xr.DataArray, subject: Subject, _: object) -> Payload:
     """Changes of the probabilities of the classes explained, in points: (class, layer, removed)."""
     has_sigmoids = subject.model.has_sigmoids
-    intact = probabilities(subject.scores.values, has_sigmoids)[:, None, None]
+    intact = as_probabilities(subject.scores.values, has_sigmoids)[:, None, None]
     missing = np.asarray(np.isnan(result.values).any(axis=-1))
-    without = probabilities(np.where(missing[..., None], 0, result.values), has_sigmoids)
+    without = as_probabilities(np.where(missing[..., None], 0, result.values), has_sigmoids)
     change = np.where(missing[..., None], np.nan, 100 * (without - intact))
     shared = {"removed": [str(tap) for tap in result["removed"].values]}
     changes = [
@@ -721,16 +720,6 @@ LAYERS = {
     "norms": "norms",
     "maps": "fields",
 }
-
-
-def probabilities(scores: np.ndarray, has_sigmoids: bool = False) -> np.ndarray:
-    """Scores of shape (..., class) as probabilities, unless they are such already."""
-    scores = np.asarray(scores, np.float64)
-    if has_sigmoids:
-        return expit(scores)
-    if (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, atol=1e-4):
-        return scores
-    return softmax(scores, axis=-1)
 
 
 def shrunk(maps: np.ndarray, most: int = MOST_PIXELS) -> np.ndarray:

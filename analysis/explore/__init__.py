@@ -1,0 +1,1 @@
+"""The explorer: one self-contained page about single images."""

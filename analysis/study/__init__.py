@@ -1,1 +1,0 @@
-"""The words that a figure is written in, and what carries them out."""
