@@ -35,7 +35,7 @@ def write_explore_page(
         path,
         "explore",
         True,
-        __package__,
+        __package__ or "",
         title=f"{names}: {images}",
         payload=as_json(data),
         views=[

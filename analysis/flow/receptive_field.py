@@ -423,14 +423,14 @@ def receptive_field(
     patch = features.facts.grid.stride if features.facts.grid else 0
     statistic = _field_statistic(features, channels, grid, seed, token, patch)
     sums = evaluate(statistic, images, description="receptive fields", checked=(features,))
-    layers = list(sums["field"])
+    layer_names = list(sums["field"])
     field = np.stack(list(sums["field"].values())) / sums["examples"]
-    require_finite("receptive fields", field, layers)
+    require_finite("receptive fields", field, layer_names)
     _require_gradients(
         features,
         images,
         partial(_target_at_centre, grid=grid, token=token),
-        dict(zip(layers, field, strict=True)),
+        dict(zip(layer_names, field, strict=True)),
     )
     estimator = "mean absolute gradient, summed over image channels"
     facts = facts_of(features, sums, estimator, channels=channels, seed=seed)
@@ -438,7 +438,11 @@ def receptive_field(
     dims, words = ("layer", "row", "column"), (f"effective receptive field of the {place}", UNITS)
     per_batch = np.stack(list(sums["rows"].values()), axis=1).astype(np.float64)
     size, centre_share = _field_numbers(per_batch.sum(axis=0), *field.shape[1:])
-    coords = {"layer": layers, "size": ("layer", size), "centre_share": ("layer", centre_share)}
+    coords = {
+        "layer": layer_names,
+        "size": ("layer", size),
+        "centre_share": ("layer", centre_share),
+    }
     result = array_of("receptive_field", field, dims, words, facts, **coords)
     if len(per_batch) < 2:
         return result

@@ -253,7 +253,7 @@ def write_report(
 
 
 def write_page(
-    path: str | os.PathLike, name: str, live: bool, package: str = __package__, **values: Any
+    path: str | os.PathLike, name: str, live: bool, package: str = __package__ or "", **values: Any
 ) -> Path:
     """Write a page of the template, style and script of a name, whole or not at all; its path.
 
@@ -336,7 +336,7 @@ def _as_png(picture: np.ndarray) -> str:
 def _resource(package: str, name: str) -> str:
     """The text of a file of a package, or else of this one."""
     own = files(package) / name
-    return (own if own.is_file() else files(__package__) / name).read_text("utf-8")
+    return (own if own.is_file() else files(__package__ or "") / name).read_text("utf-8")
 
 
 def _embed(figure: ReportFigure, folder: Path) -> dict[str, Any]:
