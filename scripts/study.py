@@ -203,7 +203,7 @@ class ModelPlan:
 
     name: str  # as figures and tables show it
     # "vit", "gap", "resnet" or "mixer"; "without" (the skips of a block); "seed" (another seed),
-    # "fraction" (of the training images), "larger", "hybrid", "before", "after" (fine-tuning) and
+    # "fraction" (of the training images), "larger", "finer", "hybrid", "before", "after" (fine-tuning) and
     # "far" (fine-tuning on a far domain), "masked" (pre-trained by masked patch prediction) and
     # "tuned" (the same, fine-tuned).
     role: str
@@ -282,6 +282,8 @@ def make_plans(options: Options, num_classes: int) -> list[ModelPlan]:
     config = vit | {"hidden_dim": 128, "num_heads": 8, "mlp_dim": 512}
     larger = variant(cls, "of twice the width", "larger", None, config=config)
     plans.append(larger)
+    config = vit | {"patch_size": max(1, vit["patch_size"] // 2)}
+    plans.append(variant(cls, "with smaller patches", "finer", None, config=config))
     fractions = [(plan, fraction) for plan in (cls, resnet) for fraction in FRACTIONS]
     for plan, fraction in [*fractions, (larger, min(FRACTIONS))]:
         name = f"on {100 * fraction:g}% of the data"

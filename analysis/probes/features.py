@@ -42,7 +42,7 @@ def extract_features(
     Examples:
         >>> pooled = analysis.extract_features(vit, images, layers="pooled")["pooled"]
         >>> pooled.shape
-        (24, 192)
+        (24, 8)
         >>> last = analysis.extract_features(vit, images, layers=-1)
         >>> list(last)
         ['norm']

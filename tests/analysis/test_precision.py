@@ -26,6 +26,7 @@ TOLERANCES = {"mixed_bfloat16": 0.04, "mixed_float16": 5e-3, "float64": 2e-5}
 # accuracies of few examples.
 COARSE = {"knn_accuracy", "ridge_probe", "select_l2", "clustering", "object_clustering"}
 COARSE |= {"similarities", "position_attribution", "cca", "pwcca", "predict", "concept_erasure"}
+COARSE |= {"stitching"}
 COARSE_TOLERANCE = 0.3
 # Sums of signed gradients, and logarithms of amplitudes far below the largest, round more.
 ILL_CONDITIONED = {"integrated_gradients", "frequency_amplitude"}
@@ -106,6 +107,8 @@ def check(name, policy, names_of_policy, in_float32):
     received = results_of_example(name, names_of_policy(policy))
     assert expected.keys() == received.keys()
     for key, values in expected.items():
+        if key.startswith("result.untrained_") and policy == "float64":
+            continue  # of an untrained copy, whose weights are drawn in the precision of the model
         assert received[key].shape == values.shape and received[key].dtype == values.dtype
         assert (np.isnan(received[key]) == np.isnan(values)).all(), key
         difference = np.nan_to_num(np.asarray(received[key], float) - values)

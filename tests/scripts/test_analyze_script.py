@@ -67,7 +67,7 @@ def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     figures, page = analyzed(tmp_path, *arguments)
     models = ["cka", "cka-cnn", "cka-vit"]
     assert figures == [*models, "cka-cnn-vit", "attention-distance", "ridge-probe"]
-    assert re.findall(r"<dt>([^<]*\.)</dt>", page)[:2] == [
+    assert re.findall(r'<td rowspan="\d+">([^<]*\.)</td>', page)[:2] == [
         "cnn has no attention weights.",
         "It needs models trained without the skips of a block, which vit-tf study --full trains.",
     ]

@@ -54,7 +54,7 @@ def test_a_page_names_the_registers(folder, tmp_path):
 
 
 def test_a_report_leaves_registers_out_of_measurements_of_positions(folder, tmp_path):
-    _, page = analyzed(tmp_path, folder / "registers", "--data", "digits")
+    _, page = analyzed(tmp_path, folder / "registers", "--data", "digits", "--all")
     assert len(page) > 100_000
     results = {
         path.name.removesuffix(".registers.nc"): xr.load_dataset(path)

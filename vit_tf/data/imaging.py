@@ -222,6 +222,8 @@ def explained(
     """Turns whatever Pillow raises for a corrupt file into a `ValueError` with its name."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise ValueError(f"Expected {expected}. Received: {name}, no such file") from error
     except Exception as error:  # they raise whatever the file makes them
         reason = f"{type(error).__name__}: {file_error(error, file)}"
         raise ValueError(

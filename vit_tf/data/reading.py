@@ -458,6 +458,9 @@ def _raise_problems(
     images: tf.Tensor, labels: tf.Tensor, problems: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """(images, labels), with an error where there is a problem."""
-    words = tf.strings.strip(tf.strings.reduce_join(problems, separator=" "))
+    wrong = tf.boolean_mask(problems, problems != "")
+    others = tf.strings.join([" (and ", tf.strings.as_string(tf.size(wrong) - 1), " more images)"])
+    others = tf.where(tf.size(wrong) > 1, others, "")
+    words = tf.strings.join([tf.strings.reduce_join(wrong[:1]), others])
     with tf.control_dependencies([tf.debugging.Assert(words == "", [words])]):
         return tf.identity(images), labels
