@@ -203,9 +203,9 @@ class ModelPlan:
 
     name: str  # as figures and tables show it
     # "vit", "gap", "resnet" or "mixer"; "without" (the skips of a block); "seed" (another seed),
-    # "fraction" (of the training images), "larger", "finer", "hybrid", "before", "after" (fine-tuning) and
-    # "far" (fine-tuning on a far domain), "masked" (pre-trained by masked patch prediction) and
-    # "tuned" (the same, fine-tuned).
+    # "fraction" (of the training images), "larger", "finer" (smaller patches), "hybrid", "before",
+    # "after" (fine-tuning) and "far" (fine-tuning on a far domain), "masked" (pre-trained by masked
+    # patch prediction) and "tuned" (the same, fine-tuned).
     role: str
     model: type[VisionModel]
     config: dict[str, Any]  # the arguments of the model's class
