@@ -233,7 +233,7 @@ def test_errors(mirrored):
         write_pairs(root, [cat], trg_bndbox=wrong)
         expect(r"JSON file of a pair.*left-right:cat\.json' \(.*trg_bndbox")
     write_pairs(root, [cat], trg_imname="gone.jpg")
-    expect(r"can be decoded.*JPEGImages/cat/gone\.jpg")
+    expect(r"an image file.*JPEGImages/cat/gone\.jpg")
     [line] = write_pairs(root, [cat])
     path = root / "PairAnnotation/test" / f"{line}.json"
     path.write_text('{"category": "cat", "src_kps": []}')
