@@ -112,8 +112,8 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 TOKENS = {"image_shape": (32, 32, 3), "patch_size": 8, "num_layers": 3, "num_heads": 2}
 TOKENS |= {"hidden_dim": 12}
-BASIC = {"image_shape": (64, 64, 3), "input_conv_filters": [8], "input_conv_kernel_sizes": [3]}
-BASIC |= {"stackwise_num_filters": [8, 16, 16], "stackwise_num_blocks": [2, 2, 2]}
+BASIC = {"image_shape": (64, 64, 3), "input_conv_filters": [64], "input_conv_kernel_sizes": [3]}
+BASIC |= {"stackwise_num_filters": [64, 16, 16], "stackwise_num_blocks": [2, 2, 2]}
 BASIC |= {"stackwise_num_strides": [1, 2, 2], "block_type": "basic_block"}
 SWIN = {"image_shape": (32, 32, 3), "embed_dim": 12, "depths": (2, 2, 1), "num_heads": (2, 2, 2)}
 # Of a backbone of KerasHub: the pattern of the names of its blocks, and arguments.
@@ -121,7 +121,7 @@ KERAS_HUB: dict[str, tuple[str, dict[str, Any]]] = {
     "ViTBackbone": (r"transformer_block_\d+", TOKENS | {"mlp_dim": 20}),
     "DeiTBackbone": (r"transformer_block_\d+", TOKENS | {"intermediate_dim": 20}),
     "DINOV2Backbone": (r"layers_\d+", TOKENS | {"intermediate_dim": 20}),
-    "DINOV3Backbone": (r"layers_\d+", TOKENS | {"intermediate_dim": 20}),
+    "DINOV3Backbone": (r"layers_\d+", TOKENS | {"intermediate_dim": 20, "hidden_dim": 16}),
     "SwinTransformerBackbone": (r"blocks_\d+", SWIN | {"window_size": 4, "patch_size": 2}),
     "ResNetBackbone": (r"stack\d_block\d_out", BASIC),
 }

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
+from vit_tf.common.backend import require_tensorflow
 from vit_tf.data.any_images import (
     ImagesLike,
     as_images,
@@ -245,7 +246,8 @@ def score_layer(features: Features, requested: str | None = None) -> str:
 
 
 def _require_eager() -> None:
-    """Raises a `ValueError` inside a `tf.function`."""
+    """Raises a `ValueError` inside a `tf.function`, and on a backend other than TensorFlow."""
+    require_tensorflow("measurements")
     if tf.inside_function():
         raise ValueError(
             "Expected a measurement to be called outside of a tf.function, as it iterates over "

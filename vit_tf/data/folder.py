@@ -31,7 +31,7 @@ from tqdm.auto import tqdm
 
 from vit_tf.common.names import PASSWORD, file_error, format_list, join_words, without_password
 from vit_tf.data import imaging
-from vit_tf.data.files import as_path, is_remote, require_file, require_utf8
+from vit_tf.data.files import is_remote, require_file, require_utf8
 from vit_tf.data.source import (
     SPLITS,
     TEST_FRACTION,
@@ -436,11 +436,17 @@ def _classes(path: str, names: Sequence[str]) -> list[str] | None:
     return [class_by_index[index] for index in range(len(names))]
 
 
+def _content(path: str) -> bytes:
+    """A file's bytes, read as TensorFlow reads the images, in any of its file systems."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
 def _rows(path: str) -> list[list[str]]:
     """The fields of each line that holds any: of a table, or what comes before the first blank."""
     # Bytes that are not UTF-8 are replaced, not refused: a file in another encoding, such as a
     # readme, must not stop the folder from being read, and its words show that it lists no images.
-    lines = as_path(path).read_bytes().decode("utf-8-sig", "replace").splitlines()
+    lines = _content(path).decode("utf-8-sig", "replace").splitlines()
     lines = [line for line in lines if line.strip()]
     separators = ",;" if path.lower().endswith(".csv") else "\t,;"
     separator = next((mark for mark in separators if all(mark in line for line in lines)), None)
@@ -562,7 +568,7 @@ def _kit_names(path: str) -> dict[int, str]:
     """Dict from a number of ImageNet's development kit to the class' WordNet number."""
     from scipy.io import loadmat
 
-    content = as_path(path).read_bytes()
+    content = _content(path)
     _require_small_mat(path, content)
     synsets = loadmat(io.BytesIO(content), squeeze_me=True)["synsets"]
     pairs = zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True)

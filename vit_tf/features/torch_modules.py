@@ -97,7 +97,10 @@ class ModuleFeatures(TorchFeatures):
             shape = self._described.output_shape
             outputs = {0: "one number", 1: "channels that no kernel computes"}
             output = outputs.get(len(shape), f"tokens or maps of shape {shape}")
-            raise no_class_scores(self.name, f"which returns {output} for each image")
+            form = f"which returns {output} for each image"
+            # Its user may have squeezed the one logit of a binary classifier.
+            form += ", an array of shape (example,)" if not shape else ""
+            raise no_class_scores(self.name, form)
         names = tuple(dict.fromkeys([*(self._names or ()), name]))
         features = ModuleFeatures(self._described, self._facts, names, self._patterns)
         shape = self._described.shapes.get(name, ())
