@@ -437,7 +437,7 @@ def _classes(path: str, names: Sequence[str]) -> list[str] | None:
 
 
 def _content(path: str) -> bytes:
-    """A file's bytes, read as TensorFlow reads the images, in any of its file systems."""
+    """The bytes of a file in any file system of TensorFlow, which also reads the images."""
     with tf.io.gfile.GFile(path, "rb") as file:
         return file.read()
 
