@@ -6,7 +6,7 @@ from .engine.estimates import images_needed as images_needed
 from .engine.features import features_of as features_of
 from .engine.layer_table import layers as layers
 from .engine.training_recorder import Recorder as Recorder
-from .explore.exploration import Exploration as Exploration, explore as explore
+from .explorer.exploration import Exploration as Exploration, explore as explore
 from .figures.figure import Figure as Figure
 from .flow.ablation import (
     activation_patching as activation_patching,

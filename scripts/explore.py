@@ -113,7 +113,7 @@ def check(options: Options) -> None:
 
 def run(options: Options) -> None:
     """Explore the models on one page."""
-    from vit_tf.analysis.explore.exploration import explore_models
+    from vit_tf.analysis.explorer.exploration import explore_models
     from vit_tf.analysis.figures.models import distinct, slug
     from vit_tf.features.conversion import facts_of
 

@@ -39,7 +39,7 @@ LONGEST = (
     "tests/scripts/test_study.py",
     "tests/analysis/report/test_rendering.py",
     "tests/analysis/engine/test_training_recorder.py",
-    "tests/analysis/explore/test_exploration.py",
+    "tests/analysis/explorer/test_exploration.py",
     "tests/vit_tf/training/test_data_forms.py",
     "tests/vit_tf/checkpoints/test_hugging_face.py",
     "tests/test_natural_calls.py",

@@ -83,6 +83,15 @@ def test_subpackages_have_no_cycle_and_few_arrows(package):
     assert sum(len(ends - plain) for ends in arrows.values()) <= 30
 
 
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_no_folder_has_a_public_name(package):
+    """An imported subpackage is an attribute of its package, in place of a function of its name."""
+    stub = ast.parse((package / "__init__.pyi").read_text("utf-8"))
+    lines = [line for line in stub.body if isinstance(line, ast.ImportFrom) and line.module]
+    names = {name.asname for line in lines for name in line.names}
+    assert not names & {path.name for path in package.iterdir() if path.is_dir()}
+
+
 def test_modules_have_no_cycle():
     inside = {
         path: {other for other in imported if other.name != "__init__.py"}

@@ -1,6 +1,6 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
 from . import analysis as analysis, data as data, distribute as distribute
-from .analysis.explore.exploration import explore as explore
+from .analysis.explorer.exploration import explore as explore
 from .analysis.probes.features import extract_features as extract_features
 from .analysis.probes.prediction import predict as predict
 from .analysis.report.assemble import make_report as make_report

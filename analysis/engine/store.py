@@ -30,7 +30,7 @@ Labelled = xr.DataArray | xr.Dataset
 PACKAGE, ANALYSIS = Path(vit_tf.__file__).resolve().parent, Path(__file__).resolve().parents[1]
 # Folders that do not change a measurement, unless its function is defined there.
 SEPARATE = (
-    *(ANALYSIS / name for name in ("papers", "plots", "report", "explore")),
+    *(ANALYSIS / name for name in ("papers", "plots", "report", "explorer")),
     PACKAGE / "scripts",
 )
 

@@ -21,7 +21,7 @@ from without_torchvision import import_or_skip
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.explore.exploration import open_subject
+from vit_tf.analysis.explorer.exploration import open_subject
 from vit_tf.analysis.figures.data import make_data
 from vit_tf.analysis.figures.figure import lookup_figures, plan
 from vit_tf.analysis.figures.measure import measure_all

@@ -15,7 +15,7 @@ from study_models import study_model_of
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.claims.claim import NotTested, Tested, claim
 from vit_tf.analysis.engine.failures import NO_MEMORY, explain
-from vit_tf.analysis.explore import exploration, exploration_results
+from vit_tf.analysis.explorer import exploration, exploration_results
 from vit_tf.analysis.figures import measure, rendering
 from vit_tf.analysis.figures.data import Data
 from vit_tf.analysis.figures.figure import Figure, Overview, Picture, Selection, each

@@ -20,8 +20,8 @@ from sklearn.decomposition import PCA
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.engine.class_scores import as_probabilities
-from vit_tf.analysis.explore import exploration, exploration_results
-from vit_tf.analysis.explore.exploration import (
+from vit_tf.analysis.explorer import exploration, exploration_results
+from vit_tf.analysis.explorer.exploration import (
     Exploration,
     compare_with_label,
     labels_of_images,
@@ -29,7 +29,7 @@ from vit_tf.analysis.explore.exploration import (
     read_images,
     shrunk,
 )
-from vit_tf.analysis.explore.exploration_results import principal_components, token_norms
+from vit_tf.analysis.explorer.exploration_results import principal_components, token_norms
 
 
 def image(height=20, width=30, seed=0):
