@@ -25,7 +25,7 @@ import vit_tf
 TOLERANCE = 1e-4  # relative to the largest value; other layers differ by far more
 VIT: dict[str, Any] = {"depth": 3, "embed_dim": 24, "num_heads": 2, "img_size": 64}
 FLAT, STAGES = r"blocks\.\d+", r"stages\.\d+\.blocks\.\d+"
-# Of a model of timm: the pattern of its blocks, and arguments that make it small.
+# A model of timm has the pattern of its blocks, and arguments that make it small.
 TIMM: dict[str, tuple[str, dict[str, Any]]] = {
     "vit_tiny_patch16_224": (FLAT, VIT),
     "deit_tiny_patch16_224": (FLAT, VIT),
@@ -93,7 +93,7 @@ TIMM: dict[str, tuple[str, dict[str, Any]]] = {
 }
 HIDDEN = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "patch_size": 8}
 HIDDEN |= {"image_size": 32, "intermediate_size": 40}
-# Of a class of transformers: that of its configuration, the pattern, and the arguments.
+# A class of transformers has that of its configuration, the pattern, and the arguments.
 TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ViTModel": ("ViTConfig", r"encoder\.layer\.\d+", HIDDEN),
     "DeiTModel": ("DeiTConfig", r"encoder\.layer\.\d+", HIDDEN),
@@ -116,7 +116,7 @@ BASIC = {"image_shape": (64, 64, 3), "input_conv_filters": [64], "input_conv_ker
 BASIC |= {"stackwise_num_filters": [64, 16, 16], "stackwise_num_blocks": [2, 2, 2]}
 BASIC |= {"stackwise_num_strides": [1, 2, 2], "block_type": "basic_block"}
 SWIN = {"image_shape": (32, 32, 3), "embed_dim": 12, "depths": (2, 2, 1), "num_heads": (2, 2, 2)}
-# Of a backbone of KerasHub: the pattern of the names of its blocks, and arguments.
+# A backbone of KerasHub has the pattern of the names of its blocks, and arguments.
 KERAS_HUB: dict[str, tuple[str, dict[str, Any]]] = {
     "ViTBackbone": (r"transformer_block_\d+", TOKENS | {"mlp_dim": 20}),
     "DeiTBackbone": (r"transformer_block_\d+", TOKENS | {"intermediate_dim": 20}),
@@ -125,7 +125,7 @@ KERAS_HUB: dict[str, tuple[str, dict[str, Any]]] = {
     "SwinTransformerBackbone": (r"blocks_\d+", SWIN | {"window_size": 4, "patch_size": 2}),
     "ResNetBackbone": (r"stack\d_block\d_out", BASIC),
 }
-# Of a function of keras.applications: the pattern of the names of its blocks.
+# A function of keras.applications has the pattern of the names of its blocks.
 APPLICATIONS = {
     "ResNet50": r"conv\d_block\d_out",
     "ResNet50V2": r"conv\d_block\d_out",
