@@ -360,7 +360,10 @@ def make_report(
     )
     data = make_data(images, train, num_classes, optional or {})
     if class_names and not data.labelled:
-        raise ValueError("Expected class_names only with labels of the images. Received: no labels")
+        raise ValueError(
+            "Expected class_names only with labels of two classes or more. Received: images "
+            "without labels, or all with the same label"
+        )
     class_names = class_names or _class_names(images, data, facts)
     given = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
     supervision = {name: supervision_of(path) for name, path in sources.items()} | (
