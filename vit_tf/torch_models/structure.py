@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from vit_tf.torch_models.axes import RESHAPING
-from vit_tf.torch_models.dataflow import ADDITIONS, Dataflow, Junction
+from vit_tf.torch_models.dataflow import ADDITIONS, Dataflow, Junction, Operation
 
 # Operations that return the values that they are given, in inference.
 PASSING = (*RESHAPING, "squeeze", "contiguous", "dropout", "dropout1d", "dropout2d")
@@ -354,19 +354,30 @@ def _before_join(join: Junction, calls: Sequence[Call]) -> tuple[str | None, str
 def _passing(calls: Sequence[Call], flow: Dataflow) -> Iterator[str]:
     """The layers that return what they are given, and from the class scores on."""
     leaves = [c for c in calls if not any(True for _ in c.module.children())]
-    weighted = [i for i, c in enumerate(leaves) if any(True for _ in c.module.parameters())]
-    last = weighted[-1] if weighted else len(leaves)
-    for index, call in enumerate(leaves):
-        operations = {operation.name for operation in flow.operations[call.first : call.end]}
+    scores: set[int] = set()  # vectors after which no kernel comes, and what they give
+    for call in leaves:
+        has_kernel = any(parameter.dim() > 1 for parameter in call.module.parameters())
         is_vector = call.output is not None and not _has_positions(call.output.shape)
-        if index == last:
-            has_kernel = any(parameter.dim() > 1 for parameter in call.module.parameters())
-            last = last if has_kernel and is_vector else len(leaves)
+        if has_kernel and is_vector and call.value is not None:
+            scores |= _scores_from(call.value, flow.operations[call.end :])
+    for call in leaves:
+        operations = {operation.name for operation in flow.operations[call.first : call.end]}
         is_same = False
         if call.source is not None and call.output is not None and operations <= {*PASSING}:
             is_same = same_values(call.source, call.output)
-        if index >= last or is_same:
+        if call.value in scores or is_same:
             yield call.path
+
+
+def _scores_from(value: int, operations: Sequence[Operation]) -> set[int]:
+    """A value and those that operations compute from it; none if one of them has a kernel."""
+    values = {value}
+    for operation in operations:
+        if values & {*operation.sources}:
+            if operation.has_kernel:
+                return set()
+            values |= {*operation.results}
+    return values
 
 
 def _has_positions(shape: Sequence[int]) -> bool:

@@ -408,3 +408,33 @@ def test_the_projection_of_a_clip_model_of_transformers_is_an_embedding(images):
     whole = transformers.CLIPConfig(vision_config=sizes, num_labels=5)
     classifier = transformers.CLIPForImageClassification(whole).eval()
     assert analysis.features_of(classifier).facts.num_classes == 5
+
+
+class TwoHeads(nn.Module):
+    """Two convolutions, and class scores of either, of which one or both are returned."""
+
+    def __init__(self, output):
+        super().__init__()
+        self.c1, self.c2 = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, 1, 1)
+        self.head, self.other, self.end = nn.Linear(8, 4), nn.Linear(8, 2), nn.Softmax(-1)
+        self.output = output
+
+    def forward(self, x):
+        first = torch.relu(self.c1(x))
+        second = torch.relu(self.c2(first))
+        scores = self.end(self.head(second.mean((2, 3))))
+        return self.output(scores, self.other(first.mean((2, 3))), second)
+
+
+RETURNED = {
+    "one": lambda scores, other, maps: scores,
+    "a tuple": lambda scores, other, maps: (scores, other),
+    "a dict": lambda scores, other, maps: {"logits": scores, "other": other},
+    "maps too": lambda scores, other, maps: [scores, maps],
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_class_scores_of_no_head_are_a_representation(images, name):
+    module = TwoHeads(RETURNED[name]).eval()
+    assert set(layers_read(module, images)) == {"c1", "c2"}
