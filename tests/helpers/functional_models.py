@@ -67,8 +67,8 @@ def sequential_cnn(size=32):
         layer
         for number, width in enumerate((8, 12, 16))
         for layer in (
-            layers.Conv2D(width, 3, padding="same", activation="relu"),
-            layers.MaxPooling2D(name=f"pool_{number}"),
+            layers.Conv2D(width, 3, padding="same", activation="relu", name=f"conv_{number}"),
+            layers.MaxPooling2D(),
         )
     ]
     head = [layers.Flatten(), layers.Dropout(0.5), layers.Dense(5, name="head")]

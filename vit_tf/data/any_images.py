@@ -98,7 +98,8 @@ def in_known_form(images: Any) -> Any:
     if isinstance(images, list) and images and all(isinstance(x, Mapping) for x in images):
         return in_known_form({key: [row[key] for row in images] for key in images[0]})
     if isinstance(images, list) and images and all(_is_labelled(x) for x in images):
-        return in_known_form(([image for image, _ in images], np.array([x for _, x in images])))
+        alone, labels = zip(*images, strict=True)
+        return in_known_form((list(alone), np.array(labels)))
     if hasattr(images, "to_numpy") and getattr(images, "ndim", None) == 1:
         images = np.asarray(images)  # a column of pandas
     if isinstance(images, list) and images and isinstance(images[0], list | int | float):

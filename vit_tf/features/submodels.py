@@ -525,6 +525,7 @@ def _single_tensors(graph: Any) -> dict[tuple[str, int], bool | None]:
         if is_needed >> index & 1
     }
     last_use[id(deepest)] = len(nodes)
+    last_use |= _uses_before_long_skips(graph, ancestors, last_use)
     alive, single, numbers = {id(x) for x in graph.inputs}, {}, Counter()
     for index, node in enumerate(nodes):
         numbers[node.operation.name] += 1
@@ -536,6 +537,43 @@ def _single_tensors(graph: Any) -> dict[tuple[str, int], bool | None]:
         alive = {x for x in alive if last_use.get(x, -1) > index}
         single[call] = len(alive) == 1 and id(node.outputs[0]) in alive
     return single
+
+
+def _uses_before_long_skips(
+    graph: Any, ancestors: Mapping[int, int], last_use: Mapping[int, int]
+) -> dict[int, int]:
+    """The last use before a skip around smaller maps, as in a U-Net, of the tensors it starts at.
+
+    Such a skip makes no block of the stages that it goes around: it waits for a sum or a
+    concatenation while all else that is still needed are smaller maps, computed from its start.
+    """
+    nodes = recorder.graph_nodes(graph)
+    joins = [type(node.operation).__name__ in ("Add", "Concatenate") for node in nodes]
+    # The last use of each tensor that is no sum or concatenation.
+    inner_use = {id(x): -1 for x in graph.inputs}
+    for index, node in enumerate(nodes):
+        inner_use |= {id(x): -1 for x in node.outputs}
+        inner_use |= {id(x): index for x in node.input_tensors if not joins[index]}
+    tensors, skips = {}, {}
+    for index, node in enumerate(nodes):
+        tensors |= {id(x): x for x in node.outputs}
+        tensors = {i: x for i, x in tensors.items() if last_use.get(i, -1) > index}
+        needed = [i for i in tensors if inner_use[i] > index]
+        for start in tensors.keys() - {*needed}:
+            is_around = all(
+                _num_positions(tensors[start]) > _num_positions(tensors[i]) > 1
+                and ancestors[start] & ~ancestors[i] == 0
+                for i in needed
+            )
+            if needed and is_around and last_use[start] < len(nodes):
+                skips[start] = inner_use[start]
+    return skips
+
+
+def _num_positions(tensor: Tensor) -> int:
+    """Rows times columns of a map; 1 for what is no map of known size."""
+    rows, columns = tensor.shape[1:3] if len(tensor.shape) == 4 else (1, 1)
+    return (rows or 1) * (columns or 1)
 
 
 def _sums(graph: Any) -> set[str]:

@@ -5,7 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from functional_models import functional_densenet, functional_vit
+from functional_models import functional_densenet, functional_unet, functional_vit
 
 import vit_tf
 from vit_tf.features.structure import LayerEntry, graph_of_entries
@@ -130,3 +130,14 @@ def test_of_several_heads_the_vector_that_they_read_is_a_representation(heads, r
     model = keras.Model(images, output)
     representations = graph_of(model).representations
     assert {"c2", "p"} <= set(representations) <= {"c1", "c2", "p"}
+
+
+def test_skips_of_a_unet_go_around_stages_that_are_read(rng):
+    model = functional_unet(size=16)
+    stages = ["down_0", "down_1", "bottom", "up_1"]
+    assert [tap for tap in graph_of(model).representations if tap in stages] == stages
+    images = rng.normal(size=(2, 16, 16, 3)).astype("float32")
+    taps = vit_tf.submodel(model)(images)
+    for name in stages:
+        expected = keras.Model(model.inputs, model.get_layer(name).output)(images)
+        np.testing.assert_allclose(taps[name], expected, atol=1e-6)
