@@ -5,7 +5,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from scipy.special import expit, softmax
 
 from vit_tf.common.names import format_list, unknown_name
 from vit_tf.data.batches import explained_batches
@@ -113,13 +112,12 @@ def class_probabilities(scores: tf.Tensor, kind: ScoreKind) -> tf.Tensor:
 
 
 def as_probabilities(scores: np.ndarray, has_sigmoids: bool = False) -> np.ndarray:
-    """Scores of shape (..., class) as probabilities, unless they are such already."""
+    """`class_probabilities` of an array, in float64; probabilities of a softmax as they are."""
     scores = np.asarray(scores, np.float64)
-    if has_sigmoids:
-        return expit(scores)
-    if (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, atol=1e-4):
+    if not has_sigmoids and (scores >= 0).all() and np.allclose(scores.sum(-1), 1, atol=1e-4):
         return scores
-    return softmax(scores, axis=-1)
+    kind = ScoreKind.SIGMOIDS if has_sigmoids else ScoreKind.SOFTMAX
+    return class_probabilities(tf.constant(scores), kind).numpy()
 
 
 def classification_loss(scores: tf.Tensor, labels: tf.Tensor, kind: ScoreKind) -> tf.Tensor:

@@ -46,12 +46,6 @@ TOKENS = {CLS: "CLS token", SPATIAL: "mean of the spatial tokens", ALL: "mean of
 
 
 # Before the lines, which can be of these dims too: `plot` takes the first that fits.
-# Expressions of results that plots draw, in the examples of their documentation.
-PROBES = "analysis.ridge_probe(model, train, test)"
-PROBES_AT_L2 = f"{PROBES}.isel(l2=0)"
-PROBES_OF_EACH = 'analysis.ridge_probe(model, train, test, tokens="each").isel(l2=0)'
-
-
 @draws("layer token", of="ridge_probe")
 def plot_probe_map(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None

@@ -199,14 +199,7 @@ def cka(
 def cka_statistic(
     features_x: Features, features_y: Features | None = None
 ) -> Statistic[xr.Dataset]:
-    """The `Statistic` of `cka`."""
-    return _make_statistic(features_x, features_y)
-
-
-def _make_statistic(
-    features_x: Features, features_y: Features | None = None
-) -> Statistic[xr.Dataset]:
-    """The `Statistic` of CKA between all taps of one model or two, made anew."""
+    """The `Statistic` of `cka`: between all layers of one model, or of two."""
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         every = [x for model_taps in taps for x in model_taps.values()]
@@ -522,7 +515,7 @@ def residual_cka_statistic(features: Features, site: str = "attention") -> Stati
 
 def _cka_of_endings(names: Sequence[str], *features: Features) -> Statistic[xr.Dataset]:
     """The `Statistic` of `cka` of the taps of one model that have each name in any block."""
-    statistic = _make_statistic(*features)
+    statistic = cka_statistic(*features)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         named = [

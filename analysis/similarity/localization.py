@@ -165,11 +165,6 @@ def localization_statistic(
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
 
-def own_share(maps: np.ndarray, own_patches: np.ndarray) -> float:
-    """Share of tokens whose most similar patch is their own, from CKA `maps` (token, patch)."""
-    return float(np.mean(maps.argmax(axis=1) == own_patches))
-
-
 def own_contrast(maps: np.ndarray, own_patches: np.ndarray) -> float:
     """CKA with the own patch minus mean CKA with other patches, averaged over tokens.
 

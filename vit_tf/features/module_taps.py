@@ -174,23 +174,6 @@ def _in_turn(edits: Sequence[Callable], value: tf.Tensor) -> tf.Tensor:
     return value
 
 
-def study_features(module: torch.nn.Module) -> TorchFeatures:
-    """What a report reads of a module: the values of blocks, or the representations and scores.
-
-    Where all blocks are attention and an MLP, all that the tap grammar names.
-    """
-    described = describe_module(module)
-    names = [tap for tap, name in described.sources.items() if tap != name]
-    names += [*described.graph.representations, *described.graph.blocks]
-    names += [SCORES] if SCORES in described.sources else []
-    names += [name for name in described.names if name.endswith(("/skip", "/branch"))]
-    tokens = described.shapes.get(described.graph.representations[-1], ())
-    if not _has_usual_form(described.trace) and len(tokens) == 2:
-        weights = [name for name in described.names if is_part(name, "weights")]
-        names += [n for n in weights if described.shapes[n][1:] == (tokens[0], tokens[0])]
-    return described.features(list(dict.fromkeys(names)), [], None)
-
-
 def tap_sources(trace: Trace) -> dict[str, str]:
     """From the names of taps, in the order of computation, to those of a trace.
 

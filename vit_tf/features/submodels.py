@@ -648,7 +648,7 @@ class Segment:
     """A piece of a model: called on one tensor, it returns its taps and its output.
 
     `nodes` are the operations' calls, in order; `source` and `end` the symbolic tensors that come
-    in and go on, None for the last piece; `prepare` replaces the input.
+    in and go on, None for the last piece.
     """
 
     def __init__(
@@ -657,14 +657,8 @@ class Segment:
         source: Tensor,
         end: Tensor | None,
         taps: Mapping[str, Tensor],
-        prepare: Callable | None = None,
     ):
         self._nodes, self._source, self._end, self._taps = nodes, source, end, taps
-        self._prepare = prepare
-
-    def prepared_by(self, prepare: Callable) -> "Segment":
-        """The same piece, applied to a function of the input tensor."""
-        return Segment(self._nodes, self._source, self._end, self._taps, prepare)
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -680,7 +674,7 @@ class Segment:
         """Dict from tap to tensor, edited, and the tensor that the next piece takes, or None."""
         edits, applied = edits or {}, set()
         within = {tap: _noted(tap, edits[tap], applied) for tap in self._taps if tap in edits}
-        known = {id(self._source): self._prepare(x) if self._prepare else x}
+        known = {id(self._source): x}
         for node in self._nodes:
             args, kwargs = node.arguments.fill_in(known)
             with recorder.in_force(within):
