@@ -590,8 +590,9 @@ def with_given_roles(models: list[StudyModel]) -> list[StudyModel]:
                 assigned[position] = replace(model, role=model.scorecard_role or "model")
                 continue
             base = _base_of(replace(model, given_role=None), role, list(assigned.values()))
-            changes = {"role": role, "detail": detail, "base": base, "given_role": None}
-            assigned[position] = replace(model, **changes)
+            assigned[position] = replace(
+                model, role=role, detail=detail, base=base, given_role=None
+            )
     return [assigned[position] for position in range(len(models))]
 
 

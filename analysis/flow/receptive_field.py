@@ -438,12 +438,16 @@ def receptive_field(
     dims, words = ("layer", "row", "column"), (f"effective receptive field of the {place}", UNITS)
     per_batch = np.stack(list(sums["rows"].values()), axis=1).astype(np.float64)
     size, centre_share = _field_numbers(per_batch.sum(axis=0), *field.shape[1:])
-    coords = {
-        "layer": layer_names,
-        "size": ("layer", size),
-        "centre_share": ("layer", centre_share),
-    }
-    result = array_of("receptive_field", field, dims, words, facts, **coords)
+    result = array_of(
+        "receptive_field",
+        field,
+        dims,
+        words,
+        facts,
+        layer=layer_names,
+        size=("layer", size),
+        centre_share=("layer", centre_share),
+    )
     if len(per_batch) < 2:
         return result
     rest = _field_numbers(per_batch.sum(axis=0) - per_batch, *field.shape[1:])

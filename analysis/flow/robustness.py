@@ -224,14 +224,15 @@ def robustness_statistic(
         )
         # Which images are right is kept, for paired comparisons of models.
         packed = pack_correct(np.moveaxis(correct, 0, -1).astype(bool))
-        coords = {
-            "perturbation": list(PERTURBATIONS),
-            "strength": list(strengths),
-            "grid": [int(cells) for cells in grids],
-            "correct": (dims, packed, words),
-            "shuffled_correct": ("grid", pack_correct(shuffled_correct.T.astype(bool)), words),
-        }
-        return dataset_of(variables, facts, **coords)
+        return dataset_of(
+            variables,
+            facts,
+            perturbation=list(PERTURBATIONS),
+            strength=list(strengths),
+            grid=[int(cells) for cells in grids],
+            correct=(dims, packed, words),
+            shuffled_correct=("grid", pack_correct(shuffled_correct.T.astype(bool)), words),
+        )
 
     return Statistic(step, finish, with_labels=True)
 

@@ -605,11 +605,14 @@ def plot_retrieval(
     lines = style.split(scores, "difficulty")
     kinds = {difficulty: difficulty for _, difficulty in lines}
     words = ", ".join(["Image retrieval", *kinds]) if len(kinds) == 1 else "Image retrieval"
-    labels: dict[str, Any] = {
-        "title": style.titled(words, results),
-        "ylabel": "mean average precision (%)",
-    }
-    return draw_lines(lines, kinds, ax, baselines, **labels)
+    return draw_lines(
+        lines,
+        kinds,
+        ax,
+        baselines,
+        title=style.titled(words, results),
+        ylabel="mean average precision (%)",
+    )
 
 
 @draws(dict.fromkeys(SCORES, "layer"), several=True, of="clustering, object_clustering")
@@ -652,8 +655,14 @@ def plot_clustering(
     counts = {result.attrs.get("clusters") for result in style.by_label(results).values()}
     (number,) = counts if len(counts) == 1 else [None]
     words = f"Agreement of {number} clusters with labels" if number else "Cluster agreement"
-    labels: dict[str, Any] = {"title": style.titled(words, results), "ylabel": SCORES[score]}
-    ax = draw_lines(lines, {score: SCORES[score]}, ax, baselines, **labels)
+    ax = draw_lines(
+        lines,
+        {score: SCORES[score]},
+        ax,
+        baselines,
+        title=style.titled(words, results),
+        ylabel=SCORES[score],
+    )
     pixels = [x.attrs.get("purity_raw_pixels") for x in style.by_label(results).values()]
     known = [purity for purity in pixels if purity is not None]
     if known and score == "purity":

@@ -107,11 +107,15 @@ def _of_converter(
     if converter.image_size is not None:
         aspect = "crop" if converter.crop_to_aspect_ratio else None
         aspect = "pad" if converter.pad_to_aspect_ratio else aspect
-    how = {"antialias": converter.antialias, "aspect": aspect}
     size = converter.image_size or size
     mean = -offset * std
     inferred = Preprocessing(
-        size, tuple(mean.tolist()), tuple(std.tolist()), converter.interpolation, **how
+        size,
+        tuple(mean.tolist()),
+        tuple(std.tolist()),
+        converter.interpolation,
+        antialias=converter.antialias,
+        aspect=aspect,
     )
     return inferred if _does_the_same(converter, inferred) else None
 
