@@ -38,6 +38,8 @@ def class_gradients(
     """
     count = len(classes)
     repeated = tf.repeat(tf.cast(images, tf.float32), count, axis=0)
+    # The target sums the score of one class for each copy of an image: as copies do not interact,
+    # its gradient at a copy is that of this class.
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(repeated)
         taps = features(repeated)
@@ -45,6 +47,7 @@ def class_gradients(
         target = tf.reduce_sum(
             tf.cast(taps[scores], tf.float32) * tf.tile(is_explained, (tf.shape(images)[0], 1))
         )
+    # Tensors that the scores do not depend on have no gradient, which is an error.
     tensors = sources(repeated, taps)
     gradients = dict(zip(tensors, tape.gradient(target, list(tensors.values())), strict=True))
     if missing := [name for name, gradient in gradients.items() if gradient is None]:
@@ -158,6 +161,7 @@ def class_positions(
     """Positions of classes given by name or number; by default those predicted for the images."""
     names = features.facts.class_names
     if classes is None:
+        # The predicted classes, in the order in which the images first have them.
         predicted: list[int] = []
         for batch in explained_batches(images) if isinstance(images, tf.data.Dataset) else [images]:
             batch_images = batch[0] if isinstance(batch, tuple) else batch

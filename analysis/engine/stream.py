@@ -73,7 +73,7 @@ def rows_of_workers(
     ]
 
 
-def of_replicas(strategy: tf.distribute.Strategy, result: Any) -> Iterator[Any]:
+def results_of_replicas(strategy: tf.distribute.Strategy, result: Any) -> Iterator[Any]:
     """Yields the structure of arrays of each replica of this worker."""
     leaves = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(result)]
     for values in zip(*leaves, strict=True):
@@ -306,7 +306,7 @@ def pass_of_copies(
 
     def compute_group(group: list[tuple[tf.Tensor, ...]]) -> Iterator[list[Any]]:
         of_group = every_replica(totals[0].leaves, spread(strategy, group))
-        return ([result] for result in of_replicas(strategy, of_group))
+        return ([result] for result in results_of_replicas(strategy, of_group))
 
     min_batch = max((statistic.min_batch for statistic in statistics.values()), default=1)
     groups = _groups(dataset, strategy.num_replicas_in_sync, min_batch, description)
@@ -314,7 +314,7 @@ def pass_of_copies(
         for total, result in zip(totals, results, strict=True):
             if result is not None:
                 total.add(number, size, result)
-    return [total.of_all_workers() for total in totals]
+    return [total.combine_workers() for total in totals]
 
 
 def _variables_of(
@@ -386,10 +386,11 @@ class _Totals:
         else:  # in place, as sums over all pairs of layers may be large
             tf.nest.map_structure(lambda total, x: np.add(total, x, out=total), self._sums, added)
 
-    def of_all_workers(self) -> dict[str, Any]:
+    def combine_workers(self) -> dict[str, Any]:
         """The totals over the batches of all workers, by request."""
         sums, rows, merged = self._sums, self._rows, self._merged
         strategy = tf.distribute.get_strategy()
+        # Sums are added, rows put in the order of the batches, and merged parts merged once more.
         if this_worker(strategy)[1] > 1:
             sums = sum_of_workers(strategy, sums)
             rows = rows_of_workers(strategy, rows, self._numbers)
@@ -486,7 +487,7 @@ def collect(
     return evaluate(statistic, images, description=description, checked=checked)
 
 
-def per_batch(totals: Totals, name: str) -> Any:
+def mean_per_batch(totals: Totals, name: str) -> Any:
     """Integers that all steps return equally, such as the number of classes, from their sums."""
     return tf.nest.map_structure(lambda total: int(total / totals["batches"]), totals[name])
 

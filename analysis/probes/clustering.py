@@ -257,6 +257,7 @@ def masked_features(
             f"Expected the {grid.num_tokens} tokens of {grid}. "
             f"Received: tokens of shape {tokens.shape}"
         )
+    # The mean of the tokens, weighted by the share of each patch that the mask covers.
     flat = tf.reshape(masks, (-1, *masks.shape[2:]))
     shape = (*tf.unstack(tf.shape(masks)[:2]), grid.num_spatial)
     cover = tf.reshape(patch_cover(flat, grid), shape)

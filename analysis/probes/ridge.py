@@ -59,7 +59,7 @@ def ridge_weights(
     example, channel) and targets Y (example, class).
     """
 
-    def of_token(token: int) -> np.ndarray:
+    def solve_token(token: int) -> np.ndarray:
         """Weights (l2, channel, class) of a token."""
         if rows is None:
             values, left = np.linalg.eigh(xx[token])
@@ -75,10 +75,10 @@ def ridge_weights(
 
     count = len(xx if rows is None else rows)
     if count == 1:
-        return of_token(0)[None]
+        return solve_token(0)[None]
     # BLAS and LAPACK share small products among cores badly, so each core takes whole tokens.
     with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
-        return np.stack(list(pool.map(of_token, range(count))))
+        return np.stack(list(pool.map(solve_token, range(count))))
 
 
 L2 = tuple(float(f"1e{power}") for power in range(-3, 4))
@@ -344,6 +344,7 @@ def _score_statistic(
         correct, hits = {}, {}
         for layer, x in _probed(pick_taps(taps, fitted), tokens, grid).items():
             weight, intercept = fitted[layer]
+            # One product scores the images with the classifiers of all penalties.
             scores = tf.matmul(tf.transpose(x, (1, 0, 2)), weight)
             scores = tf.reshape(scores, (weight.shape[0], -1, num_l2, num_classes))
             guess = tf.argmax(scores + intercept[:, None], axis=-1)
@@ -540,6 +541,7 @@ def few_shot(
     )
     if not len(l2) or min(l2) <= 0:
         raise ValueError(f"Expected every l2 to be above 0. Received: l2={list(l2)}")
+    # The features of the test images are kept, and each draw is scored on them.
     tested = _rows(features, test, "few-shot: test images")
     drawn = []
     for drawn_images, held_out in draws:
@@ -622,6 +624,8 @@ def _score(
     require_labels(fitted_labels, num_classes, "few-shot")
     for name, (_, labels) in scored.items():
         require_labels(labels, num_classes, words[name])
+    # Each number of shots takes the first images of every class, so that larger sets contain the
+    # smaller ones.
     rows_of_shots = [_first_of_each(fitted_labels, count, num_classes) for count in shots]
     hits = {name: np.empty((len(fitted_taps), len(shots), len(l2))) for name in scored}
     for i, (layer, x) in enumerate(fitted_taps.items()):

@@ -63,14 +63,14 @@ def unbiased_kernels(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     The scales are float64.
     """
-    scaled, square_of_unit = in_units(values)
+    scaled, square_of_unit = scale_to_unit(values)
     kernels, scales = unbiased(*gram(scaled))
     return kernels, tf.cast(scales, tf.float64) * square_of_unit
 
 
 @once_per_graph
 @tf.function(autograph=False)
-def in_units(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def scale_to_unit(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Activations in a unit of their own, in float32, and the square of the unit, float64.
 
     The unit is the power of two below the largest value, so that dividing is exact, and squares of
@@ -248,7 +248,7 @@ def names_of_layers(taps: Iterable[Iterable[str]]) -> list[dict[str, int]]:
 
 def layer_kernels(layers: Iterable[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """`unbiased_kernels` of layers (example, ...): kernels (layer, n, n) and scales (layer, 3)."""
-    scaled, squares_of_units = zip(*map(in_units, layers), strict=True)
+    scaled, squares_of_units = zip(*map(scale_to_unit, layers), strict=True)
     kernels, scales = unbiased(*map(tf.stack, zip(*map(layer_gram, scaled), strict=True)))
     return kernels, tf.cast(scales, tf.float64) * tf.stack(squares_of_units)[:, None]
 

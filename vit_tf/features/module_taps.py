@@ -12,6 +12,7 @@ import torch
 
 from vit_tf.common.names import is_part, match, unknown_name
 from vit_tf.features.class_names import NUM_IMAGENET, imagenet_names
+from vit_tf.features.edits import apply_in_turn
 from vit_tf.features.features import ClassScores, ModelFacts
 from vit_tf.features.module_features import TorchFeatures, input_shape_of, select_layers
 from vit_tf.features.structure import ModelGraph, spread
@@ -163,15 +164,9 @@ class IntervenedModule:
     def __call__(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         import tensorflow as tf
 
-        edits = {layer: partial(_in_turn, of_layer) for layer, of_layer in self._edits.items()}
+        edits = {layer: partial(apply_in_turn, of_layer) for layer, of_layer in self._edits.items()}
         values = self._features.edited(tf.cast(images, tf.float32), edits)
         return {layer: values[layer] for layer in self.taps}
-
-
-def _in_turn(edits: Sequence[Callable], value: tf.Tensor) -> tf.Tensor:
-    for edit in edits:
-        value = edit(value)
-    return value
 
 
 def tap_sources(trace: Trace) -> dict[str, str]:
