@@ -22,13 +22,13 @@ from vit_tf.features.preprocessed import to_own_units
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.accessors import ResultDataset
+from ..engine.least_squares import ridge_weights
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import PartialGrid, as_tokens, require_grid
 from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import keep, reusable
-from ..probes.ridge import ridge_weights
 from .ablation import (
     CHANGES,
     MEAN,

@@ -23,12 +23,12 @@ from vit_tf.features.recorder import infer
 
 from ..engine.accessors import ResultDataset, as_result
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.least_squares import classify, fit_classifier
 from ..engine.pooling import pool
 from ..engine.preparation import ImagesLike
 from ..engine.results import ALL, model_name, require_finite, variable
 from ..engine.stream import as_dataset
 from ..engine.training_recorder import Recorder
-from ..probes.ridge import classify, fit_classifier
 from .cka import ESTIMATOR, layer_kernels, similarity
 
 STATE = re.compile(r"epoch-(\d+)\.nc")
