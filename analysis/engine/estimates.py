@@ -159,6 +159,7 @@ def images_needed(
             "Expected a pilot result with an interval over a known number of images. "
             f"Received: {pilot}"
         )
+    # How many units, batches or runs, such an interval or such a decision needs.
     if half_width is not None:
         if not half_width > 0:
             raise ValueError(f"Expected half_width above 0. Received: {half_width}")
@@ -171,6 +172,7 @@ def images_needed(
                 f"Received: power={power}, effect={effect}, threshold={threshold}"
             )
         units = units_for_power(pilot, cast(float, power), effect, threshold)
+    # The same as a number of images, as many for each unit as in the pilot result.
     if pilot.method is Method.RUNS:
         return units
     images = examples or pilot.units.images or pilot.units.count

@@ -21,7 +21,7 @@ from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.preprocessing import Preprocessing, check_values
 from vit_tf.features.conversion import ModelLike, facts_of, name_models
 from vit_tf.features.features import ModelFacts
-from vit_tf.features.preprocessed import in_common_range
+from vit_tf.features.preprocessed import to_common_range
 
 from ..claims.claim import Outcome, Tested, images_to_decide
 from ..engine.class_scores import as_probabilities
@@ -444,7 +444,7 @@ def _in_common_range(
         return made
     described: Any = SimpleNamespace(name=name, preprocessing=expects)
     check = partial(check_values, described)
-    convert = partial(in_common_range, preprocessing=expects)
+    convert = partial(to_common_range, preprocessing=expects)
     if isinstance(made, tf.data.Dataset):
         check(first_batch(made))
         mapped = made.map(
