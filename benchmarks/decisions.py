@@ -29,6 +29,7 @@ from vit_tf.analysis.statistics.estimates import (
 
 COUNT = 4000  # simulations of a case
 NO_LEAST = 1e-9
+LEAST_ACCURACY = 0.01  # the smallest effect of interest of claims about the accuracy of a model
 ANY_EFFECT = PaperEffect(1, None, "")
 RNG = np.random.default_rng(0)
 FOUND = (Outcome.AS_IN_PAPER, Outcome.SMALLER, Outcome.OPPOSITE)
@@ -89,18 +90,22 @@ def null_cases() -> Iterator[Case]:
 
 def effect_cases() -> Iterator[tuple[Case, PaperEffect, float]]:
     """Cases with the effect of the paper, and the smallest effect of interest."""
-    for size, least, images in ((0.04, 0.01, 10_000), (0.02, 0.005, 10_000), (0.02, 0.005, 5_000)):
+    for size, images in ((0.04, 10_000), (0.02, 10_000), (0.02, 20_000)):
         name = f"these models: accuracy {size}, {images:,} images"
         simulate = lambda size=size, images=images: accuracy_gap(size, images)  # noqa: E731
-        yield Case(name, simulate, size), PaperEffect(1, size, ""), least
+        yield Case(name, simulate, size), PaperEffect(1, size, ""), LEAST_ACCURACY
     simulate_cka = lambda: batches(0.22, 0.1)  # noqa: E731
     yield (
         Case("these models: CKA 0.22, 8 batches", simulate_cka, 0.22),
         PaperEffect(1, 0.22, ""),
         0.05,
     )
-    for size, least, spread in ((0.04, 0.01, 0.006), (0.02, 0.005, 0.006), (0.22, 0.05, 0.02)):
-        for count in (3, 5):
+    for size, least, spread, counts in (
+        (0.04, LEAST_ACCURACY, 0.006, (3, 5)),
+        (0.02, LEAST_ACCURACY, 0.006, (3, 5, 8)),
+        (0.22, 0.05, 0.02, (3, 5)),
+    ):
+        for count in counts:
             name = f"such models: {size} with spread {spread}, {count} runs of each"
             simulate = lambda size=size, spread=spread, n=count: runs(size, (spread, spread), n)  # noqa: E731
             yield Case(name, simulate, size), PaperEffect(1, size, ""), least
