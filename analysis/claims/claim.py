@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -235,6 +235,9 @@ class NotTested:
     def outcome(self) -> Outcome:
         """`Outcome.NOT_TESTED`."""
         return Outcome.NOT_TESTED
+
+
+Row: TypeAlias = Tested | NotTested  # of a scorecard
 
 
 def images_to_decide(tested: Tested) -> int | None:

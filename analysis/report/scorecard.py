@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -14,7 +14,7 @@ import xarray as xr
 from vit_tf.common.names import format_list, lookup
 from vit_tf.training.checkpointing import flatten
 
-from ..claims.claim import Claim, NotTested, Outcome, Tested
+from ..claims.claim import Claim, NotTested, Outcome, Row, Tested
 from ..engine.accessors import ResultDataset
 from ..engine.estimates import Accuracy, permuted_images, require_estimate
 from ..engine.failures import explain
@@ -28,7 +28,6 @@ from ..figures.supervision import RECONSTRUCTION, SUPERVISIONS
 from ..statistics.estimates import Estimate, beyond, corrected, descriptive, over_runs
 
 LEAST_RUNS = 3  # of each arm, for an outcome about such models in general
-Row: TypeAlias = Tested | NotTested
 
 
 @dataclass(frozen=True)
