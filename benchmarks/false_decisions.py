@@ -1,9 +1,9 @@
 """How often claims are decided for real models without a difference: equal, or untrained ones.
 
-Equal models are runs of one arm of docs/natural/train.py, which differ in the seed only: every
-claim about how models are trained compares them, with one run in the role of each model that the
-claim names. Untrained models are analyzed as if they were trained. The docs page how-sure.md has
-the numbers; tests/analysis/claims/test_false_decisions.py has the simulations.
+Equal models differ in the seed only, such as five runs of one arm of docs/natural/train.py: every
+claim that compares two models is tested on them, on each pair and on all splits into three and two
+runs. Untrained models are analyzed as if they were trained. The docs page how-sure.md has the
+numbers; tests/analysis/claims/test_false_decisions.py has the simulations.
 
 Example:
     python -m benchmarks.false_decisions runs-seeds false-decisions --data-dir DATA
@@ -31,6 +31,7 @@ from vit_tf.analysis.statistics.intervals import mean_error, sum_of_errors
 
 MARKED = tuple(outcome for outcome in DECIDED if outcome is not Outcome.NO_EFFECT)
 LEAST_RUNS = 3
+NO_LEAST = 1e-9
 NUM_IMAGES, NUM_TEST = 500, 10_000
 UNTRAINED = {"vit-cls-0": ("vit", "vit"), "vit-gap-0": ("gap", "gap"), "bit-0": ("bit", "resnet")}
 FIGURES = "1,2,3,7,9,W.2,W.3,W.4,W.23,agreement"
@@ -102,13 +103,15 @@ def splits_of(names: Sequence[str]) -> list[tuple[list[str], list[str]]]:
     ]
 
 
-def outcome_of_arms(claim: Claim, first: Sequence[float], second: Sequence[float]) -> Outcome:
+def outcome_of_arms(
+    claim: Claim, first: Sequence[float], second: Sequence[float], least: float | None = None
+) -> Outcome:
     """The outcome of a claim, from the term of each model of two arms (Welch)."""
     arms = np.array(first), np.array(second)
     value = arms[0].mean() - arms[1].mean()
     error = sum_of_errors(*map(mean_error, arms))
     estimate = with_error(value, error, Units("runs", len(first) + len(second)), Method.RUNS)
-    return decide(estimate.interval, claim.paper, claim.least)
+    return decide(estimate.interval, claim.paper, claim.least if least is None else least)
 
 
 def simulated(
@@ -124,7 +127,7 @@ def simulated(
     for terms in rng.normal(size=(count, runs, len(deviations))) * deviations:
         interval = over_runs(terms).interval
         outcomes.append(
-            [decide(interval, claim.paper, least) in MARKED for least in (claim.least, 1e-9)]
+            [decide(interval, claim.paper, least) in MARKED for least in (claim.least, NO_LEAST)]
         )
     with_least, without = np.mean(outcomes, axis=0)
     return float(with_least), float(without)
@@ -138,7 +141,8 @@ def print_equal(names: Sequence[str], results: dict, accuracies: dict) -> None:
     }
     claims = sorted(set.intersection(*(set(each) for each in rows.values())))
     total = Counter()
-    print("claim | pairs with a mark | 3 against 2 runs | simulated: 3, 5 runs | without least")
+    ways = "3 against 2 runs | simulated: 3, 5 runs"
+    print(f"claim | pairs with a mark | {ways} | without a smallest effect: {ways}")
     for name in claims:
         claim = rows[names[0], names[1]][name][0]
         estimates = {pair: row[name][1] for pair, row in rows.items()}
@@ -147,15 +151,20 @@ def print_equal(names: Sequence[str], results: dict, accuracies: dict) -> None:
         # The term of each model in the role of the ViT, and in that of another model.
         first = {pair[0]: estimate.terms[0] for pair, estimate in estimates.items()}
         second = {pair[1]: -estimate.terms[-1] for pair, estimate in estimates.items()}
-        splits = [
-            outcome_of_arms(claim, [first[x] for x in some], [second[x] for x in rest]) in MARKED
-            for some, rest in splits_of(names)
+        arms = [
+            ([first[x] for x in some], [second[x] for x in rest]) for some, rest in splits_of(names)
         ]
+        splits, of_any_size = (
+            [outcome_of_arms(claim, *pair, least) in MARKED for pair in arms]
+            for least in (None, NO_LEAST)
+        )
         shares = [simulated(claim, list(estimates.values()), runs) for runs in (3, 5)]
         total.update(single=sum(single), pairs=len(single), splits=sum(splits), of=len(splits))
+        total.update(of_any_size=sum(of_any_size))
         print(
             f"{name} | {sum(single)} of {len(single)} | {sum(splits)} of {len(splits)} | "
-            f"{shares[0][0]:.1%}, {shares[1][0]:.1%} | {shares[0][1]:.1%}, {shares[1][1]:.1%}"
+            f"{shares[0][0]:.1%}, {shares[1][0]:.1%} | {sum(of_any_size)} of {len(splits)} | "
+            f"{shares[0][1]:.1%}, {shares[1][1]:.1%}"
         )
     print(dict(total))
 

@@ -126,11 +126,11 @@ def evaluate(
                     {role: model.slug for role, model in by_role.items()}
                     | {"block": by_role["without"].detail if "without" in by_role else None},
                     _copies_of(by_role, models),
-                    _training_images_of(by_role),
-                    tuple(model.name for model in by_role.values()),
-                    _of_other_supervision(claim, by_role),
-                    elsewhere,
-                    not_measured,
+                    training_images=_training_images_of(by_role),
+                    models=tuple(model.name for model in by_role.values()),
+                    why_not=_of_other_supervision(claim, by_role),
+                    elsewhere=elsewhere,
+                    not_measured=not_measured,
                 )
                 for by_role in _models_by_role(claim, models)
             ]
@@ -204,10 +204,10 @@ def _test_one(assigned: _Assigned, values: dict[str, Any]) -> Row:
         effect,
         trained.value,
         untrained,
-        permuted.value if isinstance(permuted, Estimate) else None,
-        assigned.models,
-        tuple(results),
-        source,
+        permuted=permuted.value if isinstance(permuted, Estimate) else None,
+        models=assigned.models,
+        results=tuple(results),
+        source=source,
     )
 
 
