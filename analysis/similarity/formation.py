@@ -361,8 +361,8 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
             )
         return as_features(features)
     attempts = []
-    images = tf.convert_to_tensor(images)
-    for argument_name, argument in (("the model", model), ("images", images)):
+    arguments = {"the model": model, "images": tf.convert_to_tensor(images)}
+    for argument_name, argument in arguments.items():
         try:
             features_or_taps = infer(features, argument)
         except Exception as error:
@@ -371,7 +371,7 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
             continue
         if argument is model and callable(features_or_taps):
             return as_features(features_or_taps)
-        if argument is images and isinstance(features_or_taps, Mapping):
+        if argument is not model and isinstance(features_or_taps, Mapping):
             return as_features(features)
         attempts.append(f"of {argument_name} gives a {type(features_or_taps).__name__}")
     name = getattr(features, "__name__", repr(features))
