@@ -71,7 +71,7 @@ NOT_FITTED = "No probes are fitted: there are no labelled training images apart 
 
 def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
-    return report_commands.run_logged(parse, run, arguments, check)
+    return report_commands.run_logged(parse, run, arguments)
 
 
 def parse(arguments: Arguments = None) -> Options:
@@ -119,13 +119,6 @@ def parse(arguments: Arguments = None) -> Options:
     common.require_at_least(options, take_test=4)
     options.out = options.out or Path(f"analysis_{Path(options.data).name}")
     return options
-
-
-def check(options: Options) -> None:
-    """Raises a `ValueError` for models, data and figures that do not exist."""
-    common.require_models(options.models)
-    common.require_data(options.data)
-    report_commands.require_figures(options)
 
 
 def run(options: Options) -> None:
@@ -199,7 +192,7 @@ def analyze(
             provenance=report_commands.provenance(options, description),
             sources={model.name: without_password(model.source) for model in opened},
             setup=report_commands.example_setup(
-                options, split, size, fitted=data.train is not None
+                options, description, split, size, fitted=data.train is not None
             ),
         )
 

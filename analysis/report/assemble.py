@@ -213,7 +213,7 @@ def write_figures(
         sections=_sections(drawn, figures, differences, rows, chapters, later, numbers, command),
         not_shown=notes,
         models=models_table,
-        timings=[*timings, *({"step": step, "seconds": passes[step]} for step in passes)],
+        timings=[*timings, *_timings(passes)],
         **page,
     )
     return Report(path, results, rows, left_out)
@@ -476,6 +476,16 @@ def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
     ]
 
 
+def _timings(seconds: dict[str, float], least: float = 1) -> list[dict[str, Any]]:
+    """Rows of the steps that take so many seconds, and one of all others."""
+    rows = [{"step": step, "seconds": each} for step, each in seconds.items() if each >= least]
+    others = [each for each in seconds.values() if each < least]
+    if others:
+        step = f"{len(others)} other steps of less than {least:g} s each"
+        rows.append({"step": step, "seconds": round(sum(others), 2)})
+    return rows
+
+
 def _introduction(results: Results, data: Data) -> str:
     """What was measured on how many images of which size, as a sentence."""
     counts = [result.attrs["examples"] for result in results.values() if "examples" in result.attrs]
@@ -711,11 +721,19 @@ def example_code(pictures: Sequence[Any], sources: dict[str, str], setup: str = 
         return ""
     show = figure.show or f"analysis.plots.{figure.draw.__name__}"
     text = " ".join(templates)
-    uses_train = "train" in text or "fitted" in text
-    lines = [line for line in setup.splitlines() if uses_train or not line.startswith("train")]
-    if "fitted" in text:
+    # Probes are fitted on few images of each class; other training images are those of the gallery.
+    is_fitted = "fitted" in text
+    uses = {"train, _ =": is_fitted, "(train,) =": "train" in text and not is_fitted}
+    lines = [
+        line
+        for line in setup.splitlines()
+        if all(is_used or not line.startswith(start) for start, is_used in uses.items())
+    ]
+    if is_fitted:
         lines.append("fitted, validation = split_train(train)")
     lines += _calls(list(pictures), figure, sources, show)
+    if any(picture.selection.baselines for picture in pictures):
+        lines.append("# The figure also draws baselines in grey, which are among its data.")
     packages = "analysis" + (", data" if "data.load(" in setup else "")
     head = [f"from vit_tf import {packages}"]
     if any("vit_tf." in line for line in lines):
