@@ -482,7 +482,7 @@ def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None") -> "Axes":
         "title": style.titled("Logit-lens accuracy", results),
         "ylim": (0, 1.03),
     }
-    return draw_lines(lines, LENS_LINES, ax, errors=errors, ylabel="fraction of images", **labels)
+    return draw_lines(lines, LENS_LINES, ax, errors=errors, ylabel="images (%)", **labels)
 
 
 EFFECTS = {
