@@ -141,8 +141,7 @@ def analyze(
 ) -> Report | None:
     """Measure what these figures show, draw them and write the report."""
     from vit_tf.analysis.figures.models import prepare_models
-    from vit_tf.analysis.report.assemble import write_figures
-    from vit_tf.common.names import join_words
+    from vit_tf.analysis.report.assemble import few_words, write_figures
 
     description = common.describe_data(options)
     with report_commands.strategy_in(options.out, options.strategy):
@@ -177,9 +176,9 @@ def analyze(
             numbers=report_commands.figure_numbers(options),
             command=report_commands.command_with_figures(options),
             notes=notes,
-            title=f"Analysis of {join_words(names)}",
+            title=f"Analysis of {few_words(names)}",
             introduction=INTRODUCTION.format(
-                models=join_words(names),
+                models=few_words(names),
                 was="was" if len(names) == 1 else "were",
                 tested=options.sizes["test"],
                 split="" if split == "all" else f"{split} ",

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -393,7 +393,7 @@ def make_report(
         numbers=numbers,
         command=lambda numbers: f"analysis.make_report(..., figures={list(numbers)})",
         notes=notes,
-        title=title or f"What is inside {join_words(models)}",
+        title=title or f"What is inside {few_words(models)}",
         introduction=introduction,
         models_table=rows,
         sources=sources,
@@ -459,13 +459,17 @@ def _in_common_range(
     return (convert(np.asarray(pixels)), *labels) if labels else convert(np.asarray(pixels))
 
 
+MOST_IMAGES = 1_000_000  # more is no advice
+
+
 def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
     """How many images were measured, and whether that is enough for the claims, as a sentence."""
     counts = [result.attrs["examples"] for result in results.values() if "examples" in result.attrs]
     tested = [row for row in claims if isinstance(row, Tested)]
     if not counts or not tested:
         return []
-    needed = [images for images in map(images_to_decide, tested) if images]
+    needed = [images_to_decide(row) for row in tested]
+    needed = [images for images in needed if images and images <= MOST_IMAGES]
     measured = f"Measured on {max(counts):,} images"
     if not needed:
         return [f"{measured}."]  # how many would decide further claims is not known
@@ -474,6 +478,11 @@ def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
         f"{measured}. About {max(needed):,} images would decide {claims_in_words}, if the true "
         "effects are at the nearer ends of their 80 % CIs."
     ]
+
+
+def few_words(names: Collection[str], most: int = 4) -> str:
+    """The names of models, or their number if there are more."""
+    return join_words(names) if len(names) <= most else f"{len(names)} models"
 
 
 def _timings(seconds: dict[str, float], least: float = 1) -> list[dict[str, Any]]:

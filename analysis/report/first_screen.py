@@ -224,6 +224,10 @@ def _plain(values: Values, label: str, unit: str) -> str:
     """The values of a quantity in words."""
     if not values:
         return ""
+    if len(values) > MOST_PAIRWISE:
+        ranked = sorted(values, key=lambda named: named[1].value)
+        ends = [f"{_number(estimate.value, unit)} ({name})" for name, estimate in ranked]
+        return f"{label}: from {ends[0]} to {ends[-1]}{_unit(unit, label)}."
     if len(values) > 1:
         listed = join_words(
             [f"{_number(estimate.value, unit)} for {name}" for name, estimate in values]

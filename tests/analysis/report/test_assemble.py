@@ -19,7 +19,7 @@ from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_18
 from vit_tf.analysis.plots.attention_plots import KIND_COLOURS, KINDS, hardly_repeats, one_kind
 from vit_tf.analysis.report import drawing
-from vit_tf.analysis.report.assemble import _timings
+from vit_tf.analysis.report.assemble import _timings, few_words
 
 DRAWN = []  # no part of a function, with whose values pictures are keyed
 MODEL = model_like("ViT", "vit")
@@ -101,6 +101,11 @@ def test_models_without_outlier_tokens_have_a_sentence():
     shares = [xr.Dataset({"share": ("layer", values)}) for values in ([0.0, 0.0], [0.0, 0.01])]
     assert no_share_to_show({"A": shares[0]}) == "No token has an outlying norm in any layer of A."
     assert no_share_to_show({"A": shares[1]}) is None
+
+
+def test_the_names_of_few_models_are_listed_and_many_are_counted():
+    assert few_words(["A", "B", "C", "D"]) == "A, B, C and D"
+    assert few_words("ABCDE") == "5 models"
 
 
 def test_short_steps_are_one_row_of_the_run_times():

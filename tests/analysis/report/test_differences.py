@@ -15,7 +15,7 @@ from vit_tf.analysis.papers.raghu.section4_structure import best_matches, halves
 from vit_tf.analysis.papers.raghu.section5_locality import early_reach, early_size
 from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
 from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_from
-from vit_tf.analysis.report.first_screen import compare, main_results
+from vit_tf.analysis.report.first_screen import _plain, compare, main_results
 from vit_tf.analysis.report.page import write_report
 from vit_tf.analysis.statistics.estimates import Method, Units, minus, with_error, with_limits
 
@@ -189,6 +189,10 @@ def test_a_unit_that_the_sentence_contains_is_not_repeated():
     both = [model("A"), model("B")]
     (row,) = made([ratio], both, **results)
     assert row.plain == "Norm ratio: 3.00 for A and 1.00 for B."
+    many = [
+        (name, estimated(value)) for name, value in zip("ABCD", (2.0, 0.5, 3.0, 1.0), strict=True)
+    ]
+    assert _plain(many, "Norm ratio", "ratio") == "Norm ratio: from 0.50 (B) to 3.00 (C)."
     assert row.main == "A has a higher norm ratio than B: 3.00 versus 1.00."
     (row,) = made([replace(ratio, more="is larger")], both, **results)
     assert row.main == "A is larger than B: 3.00 versus 1.00 (ratio)."
