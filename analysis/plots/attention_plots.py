@@ -616,7 +616,8 @@ def plot_attention_patterns(
                 shade = "black" if value > 0.6 * ends[1] else "white"
                 at = {"ha": "center", "va": "center", "fontsize": FONT_SIZE - 1, "color": shade}
                 # Without the sign of a zero.
-                drawn.text(column, row, f"{round(float(value), 2) + 0.0:.2f}", **at)
+                text = f"{round(float(value), 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")
+                drawn.text(column, row, text, **at)
     return drawn
 
 

@@ -281,8 +281,9 @@ def make_report(
             Files and 8-bit values are preprocessed. Floats must already be preprocessed as the
             models expect.
         labels: labels of the images, if `images` has none: `make_report(model, x, y)`.
-        folder: folder of the report, its figures and its results. If the report is written again
-            for the same arrays and Keras models, the results are reused.
+        folder: folder of the report, its figures and its results. The ending .html of a name is
+            left out. If the report is written again for the same arrays and Keras models, the
+            results are reused.
         figures: number of the figure to draw, such as `"W.3"`, or a list of numbers. `"main"`, the
             default, stands for the leading figure of each chapter, and `"all"` for all figures. The
             report lists the figures that it leaves out, and `["main", "W.3"]` adds one of them. A
@@ -335,7 +336,10 @@ def make_report(
             floats are far outside the expected range.
         ValueError: if the folder contains a report.html that this package did not write.
     """
-    require_own(Path(folder, "report.html"))
+    # `make_report(model, x, y, "report.html")` writes report/report.html.
+    folder = Path(folder)
+    folder = folder.with_suffix("") if folder.suffix == ".html" else folder
+    require_own(folder / "report.html")
     if labels is not None:
         images = (images, np.asarray(labels))
     numbers = list(map(str, [figures] if isinstance(figures, str | int) else figures))
