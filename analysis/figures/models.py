@@ -45,7 +45,7 @@ from vit_tf.features.lazy_features import LazyFeatures
 from vit_tf.features.noise import gaussian_like
 from vit_tf.features.preprocessed import PreprocessedFeatures
 from vit_tf.features.structure import ModelGraph, has_tap_grammar
-from vit_tf.features.submodels import TapModel, names_its_layers
+from vit_tf.features.submodels import TapModel
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import is_torch_module
 from vit_tf.training import checkpointing
@@ -423,7 +423,7 @@ class LoadedModel:
     def is_foreign(self) -> bool:
         """Whether it is a whole Keras model whose layers have names of their own."""
         is_whole = self.is_keras and not isinstance(self.model, TapModel)
-        return is_whole and not names_its_layers(self.model)
+        return is_whole and not recorder.names_its_layers(self.model)
 
     @property
     def is_plain(self) -> bool:

@@ -274,8 +274,12 @@ def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         differing = sorted(set(names) ^ set(other)) or "another order"
         raise ValueError(f"Expected the same layers along both dims. Received: {differing}")
     models, bar = style.models(result), f"CKA{_error_bound([result])}"
-    look: dict[str, Any] = {"title": _naming("Best matching layers", models), "bar": bar}
-    look |= {"pad": 54, "above": 0.7}
+    look: dict[str, Any] = {
+        "title": _naming("Best matching layers", models),
+        "bar": bar,
+        "pad": 54,
+        "above": 0.7,
+    }
     look |= {"models": models, "square": True, "cmap": style.colours("magma"), **FIXED}
     ax, _ = draw_matrix(cka, ax, **look)
     _mark_matches(ax, cka.values)

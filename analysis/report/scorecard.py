@@ -505,15 +505,27 @@ def _numbers_of(row: Row) -> dict[str, Any]:
         return {**nothing, "untrained": (), "terms": ()}
     low, high = row.estimate.interval or (np.nan, np.nan)
     count = row.estimate.units.count if row.estimate.units else np.nan
-    numbers = {"value": row.estimate.value, "trained": row.trained, "low": low, "high": high}
-    numbers |= {"permuted": _or_nan(row.permuted), "count": count}
+    numbers = {
+        "value": row.estimate.value,
+        "trained": row.trained,
+        "low": low,
+        "high": high,
+        "permuted": _or_nan(row.permuted),
+        "count": count,
+    }
     return {**numbers, "untrained": row.untrained, "terms": row.estimate.terms}
 
 
 def _texts_of(row: Row) -> dict[str, str]:
     """The names and reasons of a row by name."""
-    texts = {"statement": row.claim.statement, "unit": row.claim.unit, "method": "", "results": ""}
-    texts |= {"outcome": row.outcome.value, "models": ", ".join(row.models)}
+    texts = {
+        "statement": row.claim.statement,
+        "unit": row.claim.unit,
+        "method": "",
+        "results": "",
+        "outcome": row.outcome.value,
+        "models": ", ".join(row.models),
+    }
     if isinstance(row, NotTested):
         return texts | {"reason": row.reason}
     method = row.estimate.method.value if row.estimate.method else ""

@@ -199,8 +199,9 @@ def similarities_statistic(
         facts: dict[str, Any] = {
             "model_x": model_name(models[0]),
             "model_y": model_name(models[-1]),
+            "estimator": "of the images of each batch; jackknife over batches",
+            "units": "1",
         }
-        facts |= {"estimator": "of the images of each batch; jackknife over batches", "units": "1"}
         facts["settings"] = [
             f"{measure.name}: {name}={value:g}"
             for measure in selected
