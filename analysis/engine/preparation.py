@@ -122,7 +122,7 @@ def prepare_sets(
 
 def prepare_labelled(
     model: ModelLike,
-    data: Mapping[str, ImagesLike],
+    data: Mapping[str, ImagesLike | None],
     num_classes: int | None,
     *,
     kind: str = "representations",

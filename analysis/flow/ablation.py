@@ -86,7 +86,7 @@ def effects_statistic(
             "label_counts": label_counts,
             "num_classes": num_classes,
             "examples": tf.shape(images)[0],
-            "batches": 1,
+            "batches": tf.constant(1),
         }
 
     return Statistic(step, lambda totals: totals, min_batch=least, with_labels=True)
@@ -795,7 +795,7 @@ def _patching_statistic(
             "gone_whole": tf.reduce_sum(gone * squares, axis=1),
             "whole_whole": tf.reduce_sum(squares**2),
             "examples": tf.shape(images)[0],
-            "batches": 1,
+            "batches": tf.constant(1),
         }
 
     return Statistic(step, lambda totals: totals, with_labels=True)

@@ -92,7 +92,8 @@ def run_pieces(
         at_end = tuple(tap for tap, value in taps.items() if value is end)
         sums = _find_sums(taps, before)
         pieces.append(Piece(tape, source, end, targets, at_end, is_last=is_last, sums=sums))
-        source, before = end, {tap: taps[tap] for tap in at_end}
+        source = cast(tf.Tensor, end)  # which only the last piece lacks
+        before = {tap: taps[tap] for tap in at_end}
     return pieces
 
 
@@ -280,7 +281,9 @@ def _gradient_of_row(
         piece: Piece, rows_of_piece: Sequence[Propagated], above: tf.Tensor | None
     ) -> tf.Tensor:
         """The gradient at the source of a piece, from that at its end."""
-        targets, upstreams = ([], []) if above is None else ([piece.end], [above])
+        targets, upstreams = [], []
+        if piece.end is not None and above is not None:
+            targets, upstreams = [piece.end], [above]
         for row in rows_of_piece:
             target, upstream = weighted(piece, row)
             targets.append(target)
@@ -307,7 +310,7 @@ def _gradient_of_row(
         nothing = partial(tf.zeros_like, piece.source, tf.float32)
         gradient = tf.cond(place >= number, passed, nothing) if number else passed()
         gradient = tf.ensure_shape(gradient, piece.source.shape)
-    return gradient
+    return cast(tf.Tensor, gradient)
 
 
 def _require_gradients(

@@ -354,10 +354,9 @@ def make_report(
     setup = SETUP
     if isinstance(images, np.ndarray | tuple):
         setup += "\nimages = batch_test(images)"
-    images, train = (
-        given if given is None else _in_common_range(given, framing, expectations, rule)
-        for given, rule in ((images, TEST_RULE), (train, TRAIN_RULE))
-    )
+    images = _in_common_range(images, framing, expectations, TEST_RULE)
+    if train is not None:
+        train = _in_common_range(train, framing, expectations, TRAIN_RULE)
     data = make_data(images, train, num_classes, optional or {})
     if class_names and not data.labelled:
         raise ValueError(
@@ -562,7 +561,7 @@ def _shown_images(models: Sequence[StudyModel], data: Data) -> tuple[list[ShownI
             continue
         is_labelled = model.accuracy is not None and bool(labels)
         names = model.class_names if is_labelled else names
-        for index, shares in enumerate(as_probabilities(scores, model.has_sigmoids)):
+        for index, shares in enumerate(as_probabilities(np.asarray(scores), model.has_sigmoids)):
             best = int(shares.argmax())
             predictions[index].append(
                 Prediction(

@@ -370,8 +370,8 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
         return as_features(features)
     # A function may make features of the model, or be features of images: calling it shows which.
     attempts = []
-    images = tf.convert_to_tensor(images)
-    for argument_name, argument in (("the model", model), ("images", images)):
+    arguments = {"the model": model, "images": tf.convert_to_tensor(images)}
+    for argument_name, argument in arguments.items():
         try:
             features_or_taps = infer(features, argument)
         except Exception as error:
@@ -380,7 +380,7 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
             continue
         if argument is model and callable(features_or_taps):
             return as_features(features_or_taps)
-        if argument is images and isinstance(features_or_taps, Mapping):
+        if argument is not model and isinstance(features_or_taps, Mapping):
             return as_features(features)
         attempts.append(f"of {argument_name} gives a {type(features_or_taps).__name__}")
     name = getattr(features, "__name__", repr(features))

@@ -69,7 +69,8 @@ class Layers:
         """Kernels as they are, what the mean adds to each row, (layer, n), and its square."""
         pairs = zip(self.values, self._grams, strict=True)
         kernels = [_kernel(values, kernel) for values, (kernel, _) in pairs]
-        return tuple(map(tf.stack, zip(*kernels, strict=True)))
+        whole, means, squares = map(tf.stack, zip(*kernels, strict=True))
+        return whole, means, squares
 
     @cached_property
     def size(self) -> tf.Tensor:

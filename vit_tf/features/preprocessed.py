@@ -19,6 +19,7 @@ from vit_tf.features.features import Features, Runs, Taps
 from vit_tf.features.layers import Detail
 
 Key = TypeVar("Key", bound=Hashable)
+Images = TypeVar("Images", tf.Tensor, np.ndarray)
 
 
 class PreprocessedFeatures(Features):
@@ -176,9 +177,7 @@ def _scale_and_shift(preprocessing: Preprocessing) -> tuple[np.ndarray, np.ndarr
     return (0.5 / std).astype(np.float32), ((0.5 - mean) / std).astype(np.float32)
 
 
-def to_common_range(
-    images: tf.Tensor | np.ndarray, preprocessing: Preprocessing
-) -> tf.Tensor | np.ndarray:
+def to_common_range(images: Images, preprocessing: Preprocessing) -> Images:
     """Images that a model expects, with values in [-1, 1], which `PreprocessedFeatures` undoes."""
     scale, shift = _scale_and_shift(preprocessing)
     images = (images - shift) / scale
