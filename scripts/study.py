@@ -421,7 +421,7 @@ def study_model(
     }
     taps = tuple(facts["taps"])
     features_facts = ModelFacts(
-        plan.name, taps, structure=ModelGraph.of_names(taps), grid=facts["grid"]
+        plan.name, taps, structure=ModelGraph.from_names(taps), grid=facts["grid"]
     )
     # The head of a model that was pre-trained on masked patches is untrained.
     class_names = common.describe_data(data_options(plan, options)).class_names
