@@ -73,7 +73,7 @@ ROLES = {
     "positions": "the same ViT with another kind of position embeddings",
     "hybrid": "a hybrid of ResNet and ViT",
     "masked": "a ViT pre-trained by masked patch prediction",
-    "tuned": "the same, fine-tuned",
+    "tuned": "a ViT pre-trained by masked patch prediction and fine-tuned",
     "before": "a model before fine-tuning",
     "after": "a model after fine-tuning",
     "far": "a model after fine-tuning on a far domain",

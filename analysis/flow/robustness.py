@@ -26,7 +26,9 @@ SALIENT, OTHERS = "occlusion of salient patches", "occlusion of other patches"
 LOW, HIGH = "low-frequency noise", "high-frequency noise"
 PERTURBATIONS = (DROP, SALIENT, OTHERS, LOW, HIGH)
 STRENGTHS = (0.25, 0.5, 0.75, 0.9)
-GRIDS = (2, 4, 8, 14)  # cells in a row of those that Naseer et al. shuffle
+# Cells in a row: the square grids of Naseer et al. (github.com/Muzammal-Naseer/IPViT,
+# scripts/evaluate_shuffle.sh), up to the 14 x 14 patches of their ViTs.
+GRIDS = (2, 4, 8, 14)
 
 
 @measurement("scores")

@@ -63,6 +63,7 @@ class CLIPViT(ImageEncoder):
         mlp_dim: int = 3072,
         projection_dim: int = 512,
         num_classes: int | None = None,
+        *,
         without_skips: str | Iterable[str] = (),
         dropout_rate: float = 0.0,
         activation: str = "quick_gelu",
