@@ -52,7 +52,7 @@ from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, describe_class_order, match_classes
 
 from ..engine.failures import as_reason, explain
-from ..engine.store import base_code, code_of, fingerprint, keep, load
+from ..engine.store import base_code, code_of, fingerprint, load_result, store_result
 from ..engine.stream import this_worker
 from ..statistics.estimates import accuracy_of
 from .data import Data
@@ -638,12 +638,12 @@ def correct_of(
         return None, as_reason(str(error)) if model_classes else ""
     path = folder / f"accuracy.{model.slug}.nc"
     key = fingerprint("correct answers", base_code(), model.key, data.facts, list(class_names))
-    result = load(path, key)
+    result = load_result(path, key)
     if result is None:
         head = model.features.select([tap])
         correct = correct_answers(cast(Any, lambda images: head(images)[tap]), data.test)
         result = xr.DataArray(correct, dims="example", name="correct")
-        result = keep(result, path, key, {"model": model.name})
+        result = store_result(result, path, key, {"model": model.name})
     return cast(xr.DataArray, result).values.astype(bool), ""
 
 

@@ -36,7 +36,7 @@ from ..figures.figure import (
     Figure,
     Picture,
     by_figure,
-    describe,
+    describe_figure,
     lookup_figures,
     plan,
     select_pictures,
@@ -616,7 +616,7 @@ def _sections(
     further: dict[Any, dict[str, list[str]]] = {}
     for picture in later:
         of_chapter = further.setdefault(picture.figure.chapter, {})
-        of_chapter.setdefault(picture.figure.choices[0], []).append(describe(picture.figure))
+        of_chapter.setdefault(picture.figure.choices[0], []).append(describe_figure(picture.figure))
     of_claims = {claim.name: figure.chapter for figure in figures for claim in figure.claims}
     return [
         Section(
@@ -687,7 +687,7 @@ def _not_measured(
 ) -> tuple[dict[Any, list[tuple[str, list[str]]]], LeftOut]:
     """What is not measured in each chapter: dict from it to entries, and the remaining entries."""
     chapters = {figure.title: figure.chapter for figure in reversed(figures)}
-    chapters |= {describe(figure): figure.chapter for figure in figures}
+    chapters |= {describe_figure(figure): figure.chapter for figure in figures}
     by_chapter, notes = {}, []
     shown_elsewhere = {figure.models.user_models for figure in figures}
     for title, reasons in left_out:
