@@ -192,6 +192,7 @@ def _changes(taps: Taps) -> dict[str, tf.Tensor]:
             f"no {format_list(missing)}"
         )
     changes = {}
+    # Without a norm between sites, what one site adds up is what the next one adds to.
     pairs = [(f"{before}/sum", f"{after}/skip") for before, after in itertools.pairwise(sites)]
     for pair in pairs:
         before, after = (tf.cast(taps[tap], tf.float32) for tap in pair)

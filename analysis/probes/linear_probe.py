@@ -120,6 +120,7 @@ class Probes(keras.layers.Layer):
 def _make_model(x: FeaturesByKey, num_classes: int, batch_norm: Sequence[bool]) -> keras.Model:
     """A model of untrained probes, with the statistics of the features."""
     inputs, logits = {}, []
+    # Probes of equally many channels are one layer, which trains all of them in one product.
     for name, keys in _groups(x).items():
         channels = int(name)
         inputs[name] = keras.Input((len(keys), channels), name=name, dtype="float32")
