@@ -60,9 +60,9 @@ def difference_of(roles: xr.Dataset, content: str) -> Estimate:
 
 @claim(
     "outlier_roles.{vit}",
-    "section 2.2, Table 1",
+    "section 2.1, Table 1 (ImageNet)",
     "difference in accuracy",
-    effect="above",
+    effect=0.032,  # 69.0 and 65.8 %, the third smallest difference of 14 data sets
     least=0.01,
     beyond_untrained=False,
 )
@@ -80,9 +80,9 @@ def outliers_hold_the_class(roles: xr.Dataset) -> Estimate:
 
 @claim(
     "outlier_roles.{vit}",
-    "section 2.2, Figure 5",
+    "section 2.1, Figure 5b",
     "difference in accuracy",
-    effect="below",
+    effect=-0.189,  # 22.8 and 41.7 %
     least=0.05,
     beyond_untrained=False,
 )
@@ -102,7 +102,17 @@ def nothing_to_show(results: dict[str, xr.Dataset]) -> str | None:
     """The sentence on models without outlier tokens, or None."""
     if any(result["output_change"].notnull().any() for result in results.values()):
         return None
-    return f"No token has an outlying norm in any layer of {join_words(results)}."
+    return NO_OUTLIERS.format(join_words(results))
+
+
+NO_OUTLIERS = "No token has an outlying norm in any layer of {}."
+
+
+def no_share_to_show(results: dict[str, xr.Dataset]) -> str | None:
+    """The sentence on models without outlier tokens and the attention of prefix tokens, or None."""
+    if any(result["share"].max() > 0 for result in results.values()):
+        return None
+    return NO_OUTLIERS.format(join_words(results))
 
 
 OUTLIERS = Figure(
@@ -121,6 +131,7 @@ OUTLIERS = Figure(
         "The panels show the share of outlier tokens, their norm relative to other tokens, and the "
         "attention that outlier, ordinary and prefix tokens receive."
     ),
+    instead=no_share_to_show,
 )
 
 ROLES = Figure(

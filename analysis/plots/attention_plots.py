@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import xarray as xr
 
+from vit_tf.common.names import join_words
+
 from ..engine.results import (
     CLS,
     PARTS,
@@ -105,8 +107,9 @@ def plot_attention_distance(
         ax.set_title(title)
         return _sorted_heads(ax, arrays[""])
     columns = min(3, len(arrays))
-    layout = {"columns": columns, "inches": (3.8, 3.0), "size": 10}
-    ax, flat = panels(ax, len(arrays), title, list(arrays), **layout)
+    ax, flat = panels(
+        ax, len(arrays), title, list(arrays), columns=columns, inches=(3.8, 3.0), size=10
+    )
     for panel, result in zip(flat, arrays.values(), strict=True):
         _sorted_heads(panel, result)
     top = max(panel.get_ylim()[1] for panel in flat)
@@ -130,8 +133,12 @@ def _sorted_heads(ax: "Axes", result: xr.DataArray) -> "Axes":
         ax.plot(ranks, np.sort(heads), marker="o", markersize=3.5, color=colour, label=name)
     unit = result.attrs.get("units", "pixels")
     cast(Any, ax.xaxis.get_major_locator()).set_params(integer=True)
-    labels: dict[str, Any] = {"ylabel": f"mean attention distance ({unit})", "ylim": (0, None)}
-    style.tidy(ax, xlabel="head, sorted by distance within its layer", **labels)
+    style.tidy(
+        ax,
+        xlabel="head, sorted by distance within its layer",
+        ylabel=f"mean attention distance ({unit})",
+        ylim=(0, None),
+    )
     if len(names) <= LARGEST_LEGEND:
         style.legend(ax, title=layer_label(cut))
         return ax
@@ -550,13 +557,26 @@ def plot_attention_saliency(
     best = {key: iou.max("head") for key, iou in heads.items()}
     kinds = {query: QUERIES.get(query) or query for _, query in heads}
     words = "Overlap of attention and object (line: best head, points: all heads)"
-    labels: dict[str, Any] = {"ylabel": "IoU of attention and mask", "ylim": (0, None)}
-    ax = draw_lines(best, kinds, ax, baselines, points=heads, **labels)
+    ax = draw_lines(
+        best, kinds, ax, baselines, points=heads, ylabel="IoU of attention and mask", ylim=(0, None)
+    )
     ax.set_title(style.titled(words, results), fontsize=11)
     return ax
 
 
 LEAST_PATTERN = 0.2  # repetition at the bright end of the colours, at least
+NUMBERED = 12  # layers of which cells show their values
+
+
+def hardly_repeats(results: dict[str, xr.Dataset]) -> str | None:
+    """A sentence that replaces matrices that would all be dark, or None."""
+    largest = max(float(result["repetition"].max()) for result in results.values())
+    if largest >= LEAST_PATTERN / 2:
+        return None
+    return (
+        f"Attention patterns hardly repeat between heads of {join_words(results)}: the repetition "
+        f"of two layers is at most {largest:.3f}. It is 1 if all heads attend to the same token."
+    )
 
 
 @draws({"repetition": "query layer layer_other"}, of="attention_patterns, mean_patterns")
@@ -566,7 +586,8 @@ def plot_attention_patterns(
     """Repetition of sparse attention patterns between heads, for all pairs of layers.
 
     Layers run from left to right and from bottom to top. The colour scale starts at 0 and ends at
-    0.2 or higher, so a negligible repetition, such as 0.02, is dark.
+    0.2 or higher, so a negligible repetition, such as 0.02, is dark. Cells of at most 12 layers
+    show their values.
 
     Args:
         result: Dataset with `repetition` of dims (query, layer, layer_other), from
@@ -594,7 +615,16 @@ def plot_attention_patterns(
     look: dict[str, Any] = {"cmap": style.colours("magma"), "vmin": ends[0], "vmax": ends[1]}
     look["bar"] = f"repetition, {QUERIES[query]}{gaps}"
     title = style.titled("Repetition of attention patterns", result)
-    return draw_matrix(values, ax, title=title, **look)[0]
+    drawn = draw_matrix(values, ax, title=title, **look)[0]
+    if values.shape[0] <= NUMBERED:
+        for (column, row), value in np.ndenumerate(values.values):
+            if np.isfinite(value):
+                shade = "black" if value > 0.6 * ends[1] else "white"
+                at = {"ha": "center", "va": "center", "fontsize": FONT_SIZE - 1, "color": shade}
+                # Without the sign of a zero.
+                text = f"{round(float(value), 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")
+                drawn.text(column, row, text, **at)
+    return drawn
 
 
 @draws("layer query key", "example query key", of="attention_rollout, rollout_of_images")
@@ -645,12 +675,16 @@ def plot_attention_rollout(
     title = f"{style.titled(f'Attention rollout of {query_name}', result)}\n{SCALED}"
     maps = values[:, prefix:].reshape(-1, *shape)
     image = picture_of(result, image)
-    look: dict[str, Any] = {
-        "bar": "rollout / panel maximum",
-        "axis_unit": None if image is not None else "token",
-    }
     images = image if isinstance(image, list) or image is None else [image] * len(maps)
-    return draw_maps(ax, maps, names, title, images=images, **look)[0]
+    return draw_maps(
+        ax,
+        maps,
+        names,
+        title,
+        images=images,
+        bar="rollout / panel maximum",
+        axis_unit=None if image is not None else "token",
+    )[0]
 
 
 def _of_query(result: xr.DataArray, query: int | str | None, prefix: int) -> tuple[np.ndarray, str]:

@@ -112,8 +112,9 @@ def _draw_panels(
     """A matrix for each of a dict from label to array; the last has a bar of its own, if named."""
     columns = math.ceil(len(maps) / math.ceil(len(maps) / 4))
     models = [pair if pair[0] != pair[1] else ["", ""] for pair in models]
-    layout = {"columns": columns, "inches": (PANEL + 0.4, PANEL + 0.4), "size": 9}
-    ax, flat = panels(ax, len(maps), title, list(maps), **layout)
+    ax, flat = panels(
+        ax, len(maps), title, list(maps), columns=columns, inches=(PANEL + 0.4, PANEL + 0.4), size=9
+    )
     values = list(maps.values())
     sides = [
         [(tuple(layer_names(value, dim)), model) for dim, model in zip(DIMS, pair, strict=True)]
@@ -195,7 +196,8 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     There is a matrix for each measure, at most 4 in a row. The last matrix shows the disagreement
     of the measures, in other colours. All colour scales are fixed to [0, 1]. If a measure gives a
     similarity below 0.99 for a layer with itself, the title of its matrix states the smallest
-    similarity of a layer with itself.
+    similarity of a layer with itself. Such a measure is not drawn where no layer is similar to
+    itself (0.5 or more), as held-out predictions from few images; the title says so.
 
     Args:
         result: Dataset with `similarity` of dims (measure, layer_x, layer_y) and `disagreement` of
@@ -204,7 +206,8 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         title: title of the plot. None uses a title that states what is drawn, and for which model.
 
     Returns:
-        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (measures + 1,).
+        The Matplotlib axes. The axes of the panels are `ax.panels`, one for each drawn measure and
+        one for the disagreement.
 
     Raises:
         ValueError: if the form of a result is wrong.
@@ -218,26 +221,45 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """
     values, maps = result["similarity"], {}
     first, second = style.models(result)
-    for measure, matrix in zip(layer_names(values, "measure"), values, strict=True):
-        least = _self_similarity(matrix) if first == second else 1.0
-        words = f"{measure}\n(a layer with itself: {least:.2f} or more)"
-        maps[words if least < SELF else measure] = matrix
-    maps["disagreement of the measures"] = result["disagreement"]
     title = style.titled("Similarity measures between layers", result)
+    for measure, matrix in zip(layer_names(values, "measure"), values, strict=True):
+        name = MEASURE_NAMES.get(measure, measure)
+        least, most = _self_similarities(matrix) if first == second else (1.0, 1.0)
+        if most < RELIABLE:
+            title += f"\nnot drawn: {name}, which is at most {most:.2f} for a layer with itself"
+            continue
+        words = f"{name}\n(a layer with itself: {least:.2f} or more)"
+        maps[words if least < SELF else name] = matrix
+    maps["disagreement of the measures"] = result["disagreement"]
     bars = "similarity", "disagreement in the order of pairs"
     return _draw_panels(maps, title, [style.models(result)] * len(maps), ax, *bars)
 
 
 SELF = 0.99  # the similarity of a layer with itself, of measures without errors of estimation
+RELIABLE = 0.5  # a measure that finds no layer this similar to itself has too few images
+# Of the measures of `similarities`, on plots.
+MEASURE_NAMES = {
+    "cka": "CKA",
+    "rbf_cka": "CKA, RBF kernel",
+    "procrustes": "Procrustes",
+    "rsa_pearson": "RSA, Pearson",
+    "rsa_spearman": "RSA, Spearman",
+    "mutual_knn": "mutual k-NN",
+    "linear_predictivity": "linear predictivity",
+    "svcca": "SVCCA",
+    "cca": "CCA",
+    "pwcca": "PWCCA",
+}
 
 
-def _self_similarity(matrix: xr.DataArray) -> float:
-    """The least similarity of a layer with itself; 1 where none is compared with itself."""
+def _self_similarities(matrix: xr.DataArray) -> tuple[float, float]:
+    """The least and the largest similarity of a layer with itself; 1 where there is none."""
     layers, others = (layer_names(matrix, dim) for dim in DIMS)
     self_similarities = [
         matrix.values[layers.index(name), others.index(name)] for name in {*layers} & {*others}
     ]
-    return np.nanmin(self_similarities, initial=1.0)
+    known = [value for value in self_similarities if np.isfinite(value)] or [1.0]
+    return min(known), max(known)
 
 
 @draws({"cka": "layer_x layer_y"}, by_name_only=True)
@@ -294,15 +316,23 @@ def _mark_matches(ax: "Axes", cka: np.ndarray) -> None:
         ("best match: corresponding layer", is_corresponding, "o", "white"),
         ("best match: another layer", ~is_corresponding, "X", style.ACCENT),
     ):
-        marks = {"marker": marker, "markerfacecolor": colour, "label": label}
-        ax.plot(columns[rows], best[rows], **marks, **look)
+        ax.plot(
+            columns[rows], best[rows], marker=marker, markerfacecolor=colour, label=label, **look
+        )
     ax.set(xlim=ends, ylim=ends)
-    corner = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "borderaxespad": 0, "borderpad": 0}
     ax.legend(
         title=f"{is_corresponding.sum()} of {len(cka)} layers match the corresponding layer best",
-        **corner, frameon=False, fontsize=8, title_fontsize=8, handlelength=1.6, labelspacing=0.25,
+        loc="lower left",
+        bbox_to_anchor=(0, 1.01),
+        borderaxespad=0,
+        borderpad=0,
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+        handlelength=1.6,
+        labelspacing=0.25,
         alignment="left",
-    )  # fmt: skip
+    )
 
 
 @draws({"cka": "layer"}, several=True)
@@ -339,8 +369,15 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axe
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = style.depth_colours(len(lines))
     for index, (label, line) in enumerate(lines.items()):
-        options = {"color": colours[index], "marker": style.marker(index), "label": label or "CKA"}
-        ax.plot(depths[index], line.values, markersize=4.5, clip_on=False, **options)
+        ax.plot(
+            depths[index],
+            line.values,
+            markersize=4.5,
+            clip_on=False,
+            color=colours[index],
+            marker=style.marker(index),
+            label=label or "CKA",
+        )
         if "stderr" in results[label]:
             error = results[label]["stderr"].values
             half_width = t_interval(np.zeros_like(error), error, num_batches(results[label]) - 1)[1]
@@ -427,8 +464,15 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         for (row, column), value in np.ndenumerate(values):
             if np.isfinite(value):
                 shade = "black" if value > 0.6 else "white"
-                at = {"ha": "center", "va": "center", "fontsize": FONT_SIZE, "color": shade}
-                panel.text(column, row, f"{value:.2f}", **at)
+                panel.text(
+                    column,
+                    row,
+                    f"{value:.2f}",
+                    ha="center",
+                    va="center",
+                    fontsize=FONT_SIZE,
+                    color=shade,
+                )
         panel.set_xticks(range(len(names)), names, rotation=90, fontsize=FONT_SIZE)
         panel.set_yticks(range(len(names)), names, fontsize=FONT_SIZE)
         panel.tick_params(length=0)
@@ -719,8 +763,9 @@ def plot_formation(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     height = 0.8 * style.side(result.sizes["layer"])
     title = style.titled("Representations during training", result)
     titles = [PANELS[name][0] for name in names]
-    layout = {"columns": len(names), "inches": (WIDTH, height), "size": 10}
-    ax, flat = panels(ax, len(names), title, titles, **layout)
+    ax, flat = panels(
+        ax, len(names), title, titles, columns=len(names), inches=(WIDTH, height), size=10
+    )
     layers, cut = shorten(layer_names(result))
     epochs, rows = result["epoch"].values.astype(float), np.arange(len(layers))
     # Cells end halfway to the neighbours of their epoch.
@@ -807,8 +852,14 @@ def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     ax = style.new_axes(7.5, 4.6) if ax is None else ax
     for index, (kind, colour) in enumerate(style.line_colours(families.tolist()).items()):
         members = families == kind
-        look: dict[str, Any] = {"color": colour, "marker": style.marker(index), "linestyle": "none"}
-        ax.plot(flops[members] / unit, percent[members], label=kind, **look)
+        ax.plot(
+            flops[members] / unit,
+            percent[members],
+            label=kind,
+            color=colour,
+            marker=style.marker(index),
+            linestyle="none",
+        )
     ax.set(xscale="log", xlabel=f"training compute ({UNITS[unit]}FLOPs)")
     ax.margins(0.15, 0.12)
     style.plain_log(ax.xaxis)
@@ -827,12 +878,9 @@ def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str])
     centres = ax.transData.transform(np.column_stack([x, y]))
     taken = [Bbox.from_bounds(left - 4, bottom - 4, 8, 8) for left, bottom in centres]
     for point, name in zip(zip(x, y, strict=True), names, strict=True):
-        look: dict[str, Any] = {
-            "xytext": (0, 0),
-            "textcoords": "offset points",
-            "fontsize": FONT_SIZE,
-        }
-        text = ax.annotate(str(name), point, **look)
+        text = ax.annotate(
+            str(name), point, xytext=(0, 0), textcoords="offset points", fontsize=FONT_SIZE
+        )
         for offset, horizontal, vertical in PLACES:
             text.set(position=offset, ha=horizontal, va=vertical)
             box = text.get_window_extent()
