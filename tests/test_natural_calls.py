@@ -229,8 +229,8 @@ CALLS = [
 ]
 
 
-# With the lowest declared versions every seventh runs, others are slow. Those that take a training,
-# a probe or a graph of many heads or skips are slow of these, too.
+# With the lowest declared versions every seventh runs, others are slow, without graphs. Those that
+# take a training, a probe or a graph of many heads or skips are slow of these, too.
 CHEAP = {0, 7, 14, 21, 42, 70, 77}
 LOWEST = set(range(0, len(CALLS), 7))
 
@@ -243,8 +243,10 @@ def marked(number):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("number", [marked(number) for number in range(len(CALLS))])
-def test_a_natural_call(number, model, data, tmp_path):
+def test_a_natural_call(number, model, data, tmp_path, request):
     """Its result has numbers and comes back from netCDF, or one line says what is wrong."""
+    if number not in LOWEST:
+        request.getfixturevalue("without_graphs")
     name, call, words = CALLS[number]
     opened = model(name)
     if words is None:
@@ -694,6 +696,7 @@ GUESSES = {
 QUICK_GUESSES = ("second model before the images", "blocks by name", "layers by position")
 
 
+@pytest.mark.usefixtures("without_graphs")
 @pytest.mark.filterwarnings("ignore:No test images:UserWarning")
 @pytest.mark.parametrize(
     "name",

@@ -390,7 +390,7 @@ def test_signatures_of_a_type_checker_are_those_of_the_plots(tmp_path):
         assert re.findall(r"(\w+): ", options) == own
 
 
-@pytest.mark.slow
+@pytest.mark.long  # the notebooks of the documentation count their pictures, too
 def test_a_notebook_shows_each_picture_once(monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
     import nbformat
