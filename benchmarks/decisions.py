@@ -5,6 +5,8 @@ general, whose numbers vary between runs. The spreads are those of models on CIF
 the accuracies of runs, 0.02 between their CKA, and one of five images that only one of two models
 classifies correctly. It takes half a minute.
 
+The third table is about `images_needed`: a pilot is drawn, and then as many images as it asks for.
+
 Example:
     python -m benchmarks.decisions
 """
@@ -12,11 +14,14 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from vit_tf.analysis.claims.claim import Outcome, PaperEffect, decide
+from vit_tf.analysis.engine.estimates import images_needed
+from vit_tf.analysis.report.first_screen import is_significant
 from vit_tf.analysis.statistics.estimates import (
     Estimate,
     beyond,
@@ -29,6 +34,8 @@ from vit_tf.analysis.statistics.estimates import (
 
 COUNT = 4000  # simulations of a case
 NO_LEAST = 1e-9
+MOST_UNITS = 400_000  # that are simulated
+LEAST_ACCURACY = 0.01  # the smallest effect of interest of claims about the accuracy of a model
 ANY_EFFECT = PaperEffect(1, None, "")
 RNG = np.random.default_rng(0)
 FOUND = (Outcome.AS_IN_PAPER, Outcome.SMALLER, Outcome.OPPOSITE)
@@ -64,7 +71,7 @@ def beyond_copies(effect: float, count: int = 8) -> Estimate:
 def accuracy_gap(effect: float, images: int, discordant: float = 0.2) -> Estimate:
     """A paired difference in accuracy: binomial."""
     both = [0.6, (discordant + effect) / 2, (discordant - effect) / 2]
-    kind = RNG.choice(4, images, p=[*both, 1 - sum(both)])
+    kind = np.repeat(np.arange(4), RNG.multinomial(images, [*both, 1 - sum(both)]))
     return minus(share_of(kind < 2), share_of((kind == 0) | (kind == 2)))
 
 
@@ -89,21 +96,56 @@ def null_cases() -> Iterator[Case]:
 
 def effect_cases() -> Iterator[tuple[Case, PaperEffect, float]]:
     """Cases with the effect of the paper, and the smallest effect of interest."""
-    for size, least, images in ((0.04, 0.01, 10_000), (0.02, 0.005, 10_000), (0.02, 0.005, 5_000)):
+    for size, images in ((0.04, 10_000), (0.02, 10_000), (0.02, 20_000)):
         name = f"these models: accuracy {size}, {images:,} images"
         simulate = lambda size=size, images=images: accuracy_gap(size, images)  # noqa: E731
-        yield Case(name, simulate, size), PaperEffect(1, size, ""), least
+        yield Case(name, simulate, size), PaperEffect(1, size, ""), LEAST_ACCURACY
     simulate_cka = lambda: batches(0.22, 0.1)  # noqa: E731
     yield (
         Case("these models: CKA 0.22, 8 batches", simulate_cka, 0.22),
         PaperEffect(1, 0.22, ""),
         0.05,
     )
-    for size, least, spread in ((0.04, 0.01, 0.006), (0.02, 0.005, 0.006), (0.22, 0.05, 0.02)):
-        for count in (3, 5):
+    for size, least, spread, counts in (
+        (0.04, LEAST_ACCURACY, 0.006, (3, 5)),
+        (0.02, LEAST_ACCURACY, 0.006, (3, 5, 8)),
+        (0.22, 0.05, 0.02, (3, 5)),
+    ):
+        for count in counts:
             name = f"such models: {size} with spread {spread}, {count} runs of each"
             simulate = lambda size=size, spread=spread, n=count: runs(size, (spread, spread), n)  # noqa: E731
             yield Case(name, simulate, size), PaperEffect(1, size, ""), least
+
+
+def pilots() -> Iterator[tuple[str, Callable[[int], Estimate], int, float]]:
+    """Pilots of `images_needed`: name, function from a size to an estimate, size and true value."""
+    for effect in (0.01, 0.02, 0.04):
+        for images in (200, 1000):
+            name = f"accuracy {effect}, pilot of {images:,} images"
+            yield name, partial(accuracy_gap, effect), images, effect
+    for effect in (0.3, 0.6, 1.0):
+        for count in (4, 8):
+
+            def of_batches(number: int, effect: float = effect) -> Estimate:
+                return mean_over(RNG.normal(effect, 1, number), "batches", number)
+
+            name = f"{effect} standard deviations, pilot of {count} batches"
+            yield name, of_batches, count, effect
+
+
+def power_reached(
+    simulate: Callable[[int], Estimate], size: int, effect: float | None
+) -> tuple[float, float]:
+    """How often the size that follows from a pilot decides, and how often a pilot has an answer."""
+    found = []
+    for _ in range(COUNT // 4):
+        try:
+            needed = images_needed(simulate(size), power=0.8, effect=effect)
+        except ValueError:  # its 80 % interval contains 0
+            continue
+        if needed < MOST_UNITS:
+            found.append(is_significant(simulate(needed)))
+    return float(np.mean(found)), len(found) / (COUNT // 4)
 
 
 def main() -> None:
@@ -122,6 +164,11 @@ def main() -> None:
         wrong = np.mean([x in (Outcome.NO_EFFECT, Outcome.OPPOSITE) for x in outcomes])
         covered = np.mean([x is not None and x[0] <= case.truth <= x[1] for x in intervals])
         print(f"{case.name} | {same:.1%} | {wrong:.1%} | {covered:.1%}")
+    print("images_needed(power=0.8) | effect stated: decided | not stated | with an answer")
+    for name, simulate, size, effect in pilots():
+        stated, _ = power_reached(simulate, size, effect)
+        decided, answered = power_reached(simulate, size, None)
+        print(f"{name} | {stated:.1%} | {decided:.1%} | {answered:.1%}")
 
 
 if __name__ == "__main__":

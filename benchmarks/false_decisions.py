@@ -1,9 +1,9 @@
 """How often claims are decided for real models without a difference: equal, or untrained ones.
 
-Equal models are runs of one arm of docs/natural/train.py, which differ in the seed only: every
-claim about how models are trained compares them, with one run in the role of each model that the
-claim names. Untrained models are analyzed as if they were trained. The docs page how-sure.md has
-the numbers; tests/analysis/claims/test_false_decisions.py has the simulations.
+Equal models differ in the seed only, such as five runs of one arm of docs/natural/train.py: every
+claim that compares two models is tested on them, on each pair and on all splits into three and two
+runs. Untrained models are analyzed as if they were trained. The docs page how-sure.md has the
+numbers; tests/analysis/claims/test_false_decisions.py has the simulations.
 
 Example:
     python -m benchmarks.false_decisions runs-seeds false-decisions --data-dir DATA
@@ -15,7 +15,7 @@ import argparse
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,15 @@ import numpy as np
 import xarray as xr
 
 from vit_tf.analysis.claims.claim import DECIDED, Claim, Outcome, decide
+from vit_tf.analysis.engine.estimates import Accuracy
 from vit_tf.analysis.figures.figure import all_figures
 from vit_tf.analysis.figures.models import ROLES
-from vit_tf.analysis.statistics.estimates import Estimate, over_runs
+from vit_tf.analysis.statistics.estimates import Estimate, Method, Units, over_runs, with_error
+from vit_tf.analysis.statistics.intervals import mean_error, sum_of_errors
 
 MARKED = tuple(outcome for outcome in DECIDED if outcome is not Outcome.NO_EFFECT)
 LEAST_RUNS = 3
+NO_LEAST = 1e-9
 NUM_IMAGES, NUM_TEST = 500, 10_000
 UNTRAINED = {"vit-cls-0": ("vit", "vit"), "vit-gap-0": ("gap", "gap"), "bit-0": ("bit", "resnet")}
 FIGURES = "1,2,3,7,9,W.2,W.3,W.4,W.23,agreement"
@@ -75,7 +78,8 @@ def pair_estimates(
     Untrained copies of equal models have the same number but for their seed: none is subtracted.
     """
     names = dict.fromkeys(ROLES, second) | {"vit": first}
-    values = {**results, **{f"accuracy.{name}": facts for name, facts in accuracies.items()}}
+    values = dict(results)
+    values |= {f"accuracy.{name}": Accuracy(*facts) for name, facts in accuracies.items()}
     values["block"] = "block03"
     estimates = {}
     for claim in (claim for figure in all_figures() for claim in figure.claims):
@@ -86,26 +90,28 @@ def pair_estimates(
             estimate = claim(*inputs)
         except ValueError:  # the claim is not tested on such models
             continue
-        if estimate.arms:
+        if len(estimate.arms) == 2:
             estimates[claim.name] = claim, estimate
     return estimates
 
 
-def outcome_over(
-    claim: Claim, estimates: Sequence[Estimate], least: float | None = None
+def splits_of(names: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+    """All ways to split models into an arm of three and an arm of the others."""
+    return [
+        (list(firsts), [name for name in names if name not in firsts])
+        for firsts in itertools.combinations(names, LEAST_RUNS)
+    ]
+
+
+def outcome_of_arms(
+    claim: Claim, first: Sequence[float], second: Sequence[float], least: float | None = None
 ) -> Outcome:
-    """The outcome of a claim over several runs of each arm."""
-    mean = over_runs(np.array([estimate.terms for estimate in estimates]))
-    return decide(mean.interval, claim.paper, claim.least if least is None else least)
-
-
-def arms_of(names: Sequence[str], size: int) -> Iterable[list[tuple[str, str]]]:
-    """All ways to choose `size` pairs, in which no model is twice in one arm, or in one pair."""
-    for firsts in itertools.combinations(names, size):
-        for seconds in itertools.permutations(names, size):
-            pairs = list(zip(firsts, seconds, strict=True))
-            if all(first != second for first, second in pairs):
-                yield pairs
+    """The outcome of a claim, from the term of each model of two arms (Welch)."""
+    arms = np.array(first), np.array(second)
+    value = arms[0].mean() - arms[1].mean()
+    error = sum_of_errors(*map(mean_error, arms))
+    estimate = with_error(value, error, Units("runs", len(first) + len(second)), Method.RUNS)
+    return decide(estimate.interval, claim.paper, claim.least if least is None else least)
 
 
 def simulated(
@@ -121,7 +127,7 @@ def simulated(
     for terms in rng.normal(size=(count, runs, len(deviations))) * deviations:
         interval = over_runs(terms).interval
         outcomes.append(
-            [decide(interval, claim.paper, least) in MARKED for least in (claim.least, 1e-9)]
+            [decide(interval, claim.paper, least) in MARKED for least in (claim.least, NO_LEAST)]
         )
     with_least, without = np.mean(outcomes, axis=0)
     return float(with_least), float(without)
@@ -135,19 +141,30 @@ def print_equal(names: Sequence[str], results: dict, accuracies: dict) -> None:
     }
     claims = sorted(set.intersection(*(set(each) for each in rows.values())))
     total = Counter()
-    print("claim | these models, pairs with a mark | three runs | simulated 3, 5 runs | no least")
+    ways = "3 against 2 runs | simulated: 3, 5 runs"
+    print(f"claim | pairs with a mark | {ways} | without a smallest effect: {ways}")
     for name in claims:
-        claim, of_claim = rows[names[0], names[1]][name][0], [x[name][1] for x in rows.values()]
-        single = [decide(x.interval, claim.paper, claim.least) in MARKED for x in of_claim]
-        three = [
-            outcome_over(claim, [rows[pair][name][1] for pair in pairs]) in MARKED
-            for pairs in arms_of(names, LEAST_RUNS)
+        claim = rows[names[0], names[1]][name][0]
+        estimates = {pair: row[name][1] for pair, row in rows.items()}
+        decisions = [decide(x.interval, claim.paper, claim.least) for x in estimates.values()]
+        single = [decision in MARKED for decision in decisions]
+        # The term of each model in the role of the ViT, and in that of another model.
+        first = {pair[0]: estimate.terms[0] for pair, estimate in estimates.items()}
+        second = {pair[1]: -estimate.terms[-1] for pair, estimate in estimates.items()}
+        arms = [
+            ([first[x] for x in some], [second[x] for x in rest]) for some, rest in splits_of(names)
         ]
-        shares = [simulated(claim, of_claim, runs) for runs in (3, 5)]
-        total.update(single=sum(single), pairs=len(single), three=sum(three), arms=len(three))
+        splits, of_any_size = (
+            [outcome_of_arms(claim, *pair, least) in MARKED for pair in arms]
+            for least in (None, NO_LEAST)
+        )
+        shares = [simulated(claim, list(estimates.values()), runs) for runs in (3, 5)]
+        total.update(single=sum(single), pairs=len(single), splits=sum(splits), of=len(splits))
+        total.update(of_any_size=sum(of_any_size))
         print(
-            f"{name} | {sum(single)} of {len(single)} | {sum(three)} of {len(three)} | "
-            f"{shares[0][0]:.1%}, {shares[1][0]:.1%} | {shares[0][1]:.1%}, {shares[1][1]:.1%}"
+            f"{name} | {sum(single)} of {len(single)} | {sum(splits)} of {len(splits)} | "
+            f"{shares[0][0]:.1%}, {shares[1][0]:.1%} | {sum(of_any_size)} of {len(splits)} | "
+            f"{shares[0][1]:.1%}, {shares[1][1]:.1%}"
         )
     print(dict(total))
 
@@ -195,11 +212,13 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder of results, made if missing")
     parser.add_argument("--data-dir", help="data folder of TFDS")
     parser.add_argument("--arm", default="vit-cls", help="equal models")
+    parser.add_argument("--equal-only", action="store_true", help="no reports of untrained models")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     print_equal(*measure_equal(options.runs, options.out, options.data_dir, options.arm))
-    measure_untrained(options.runs, options.out, options.data_dir)
-    print_untrained(options.out)
+    if not options.equal_only:
+        measure_untrained(options.runs, options.out, options.data_dir)
+        print_untrained(options.out)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,16 @@ At the end, the files are compared with those of an uninterrupted run: weights, 
 results and pictures bit for bit, those of a study to 1e-5, as TensorFlow may round a measurement
 differently in a process that has trained models before.
 
-Of two workers that train together, the chief and the other are killed alternately; the remaining
-one must stop by itself. The weights may differ by 1e-4 from those of uninterrupted workers and of
-one process. Prints a table; the exit status is 1 if anything differs. Needs Linux.
+Of two workers that train or measure together, the chief and the other are killed alternately; the
+remaining one must stop by itself. Their numbers may differ from those of uninterrupted workers and
+of one process: weights by 1e-4, results by 1e-5. Prints a table; the exit status is 1 if anything
+differs. Needs Linux.
 
 Examples:
     python benchmarks/fault_injection.py
     python benchmarks/fault_injection.py --what train --kills 50 --seed 1
     python benchmarks/fault_injection.py --what study --out out/fault-injection
+    python benchmarks/fault_injection.py --what workers --options="--data cifar10 --take 50000"
 """
 
 from __future__ import annotations
@@ -53,9 +55,14 @@ JOBS = {
     "study": Job("study", STUDY, tolerance=1e-5),
     "analyze": Job("analyze", f"{{folder}}/model/model.keras --figures 1,3,7 {MEASURED}"),
     "workers": Job("train", f"{SHARED} --strategy multiworker", workers=2, tolerance=1e-4),
+    "analyze-workers": Job(
+        "analyze",
+        f"{{folder}}/model/model.keras --figures 1,3,7 {MEASURED} --strategy multiworker",
+        workers=2,
+        tolerance=1e-5,
+    ),
 }
 MODEL = Job("train", f"{TINY} --take 200 --epochs 1 --strategy none")  # the model to analyze
-ALONE = Job("train", f"{SHARED} --strategy none", tolerance=1e-4)  # the reference of two workers
 
 
 @dataclasses.dataclass
@@ -112,7 +119,7 @@ def run_with_kills(
 
 
 def inject_faults(
-    name: str, job: Job, kills: int, seed: int, out: Path
+    name: str, job: Job, kills: int, seed: int, out: Path, compare_alone: bool = True
 ) -> tuple[list[Row], list[str]]:
     """(Rows of the table, problems) of a job run again and again until there were so many kills."""
     reference, rng = out / f"{name}-uninterrupted", random.Random(f"{name}{seed}")
@@ -121,9 +128,10 @@ def inject_faults(
         job = dataclasses.replace(job, arguments=job.arguments.format(folder=out))
     timing = uninterrupted(job, reference)
     rows, problems = [], []
-    if job.workers > 1:
-        uninterrupted(ALONE, out / f"{name}-alone")
-        problems += killed_runs.compare(reference, out / f"{name}-alone", ALONE.tolerance)[2]
+    if job.workers > 1 and compare_alone:
+        alone = dataclasses.replace(job, arguments=f"{job.arguments} --strategy none", workers=1)
+        uninterrupted(alone, out / f"{name}-alone")
+        problems += killed_runs.compare(reference, out / f"{name}-alone", job.tolerance)[2]
     while (left := kills - sum(row["kills"] for row in rows)) > 0:
         folder = out / f"{name}-{len(rows) + 1}"
         row, lines = run_with_kills(job, left, rng, folder, reference, timing)
@@ -148,6 +156,10 @@ def parse(arguments: Arguments = None) -> Options:
     add("--what", choices=(*JOBS, "all"), default="all", help="command to kill")
     add("--kills", type=int, default=20, help="number of kills of each")
     add("--seed", type=int, default=0, help="seed of the moments")
+    more = "further options of the command, such as '--data cifar10 --take 50000'"
+    add("--options", metavar="OPTIONS", default="", help=more)
+    alone = "do not compare workers with one process, whose batches of TFDS data are others"
+    add("--not-alone", action="store_true", help=alone)
     keep = "new folder to keep the runs in (default: a temporary one)"
     common.add_out(add, keep)
     options = parser.parse_args(arguments)
@@ -176,7 +188,12 @@ def run(options: Options) -> int:
         out = options.out or Path(temporary) / "fault-injection"
         rows, problems = [], []
         for name in JOBS if options.what == "all" else [options.what]:
-            more, lines = inject_faults(name, JOBS[name], options.kills, options.seed, out)
+            job = dataclasses.replace(
+                JOBS[name], arguments=f"{JOBS[name].arguments} {options.options}"
+            )
+            more, lines = inject_faults(
+                name, job, options.kills, options.seed, out, not options.not_alone
+            )
             rows, problems = rows + more, problems + lines
     print(table(rows))
     for problem in problems:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from etils import epath
 
@@ -211,8 +211,7 @@ def add_data_dir(add: AddOption, otherwise: str = "that of TFDS") -> None:
 def add_imports(add: AddOption) -> None:
     """Adds `--import`: modules that define classes of a model."""
     text = "module or file.py that defines custom classes of the model; may be repeated"
-    how = {"dest": "imports", "action": "append", "default": [], "metavar": "MODULE"}
-    add("--import", help=text, **how)
+    add("--import", help=text, dest="imports", action="append", default=[], metavar="MODULE")
 
 
 def add_model(parser: Parser) -> None:
@@ -705,8 +704,7 @@ def add_training(parser: Parser, image_size: dict[str, Any]) -> None:
     text = "largest share of images to leave out because they cannot be decoded, such as 0.001"
     data("--skip-errors", type=float, default=0.0, metavar="SHARE", help=f"{text} (default: none)")
     data("--batch-size", type=int, default=128, help="examples per step, over all devices")
-    how = {"reading": as_path, "required": True}
-    add_out(run, "output folder; created if missing", **how)
+    add_out(run, "output folder; created if missing", reading=as_path, required=True)
     run("--seed", type=int, default=0, help="random seed")
     add_strategy(run)
     run("--mixed-precision", action="store_true", help="compute in bfloat16")
@@ -769,8 +767,8 @@ def fit_and_score(
     saving["callbacks"] = callbacks
     history = vit_tf.train(model, recipe, train, validation, options.out, description, **saving)
     test = vit_tf.distribute.divide_batches(test, vit_tf.distribute.strategy_of(model))
-    quiet: dict[str, Any] = {"return_dict": True, "verbose": 0}
-    return history, model.evaluate(test, **quiet)
+    # Keras annotates `verbose` as a text alone.
+    return history, model.evaluate(test, return_dict=True, verbose=cast(Any, 0))
 
 
 def write_result(

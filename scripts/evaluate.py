@@ -66,8 +66,13 @@ def parse(arguments: Arguments = None) -> Options:
     few = parser.group("few-shot")
     few("--shots", metavar="N,N", help="images per class, such as 1,5,10,25 (default: none)")
     few("--draws", type=int, default=3, help="number of random draws of these images")
-    taps = {"nargs": "+", "metavar": "PATTERN", "default": ("pooled",)}
-    few("--taps", help="layers whose features are classified", **taps)
+    few(
+        "--taps",
+        help="layers whose features are classified",
+        nargs="+",
+        metavar="PATTERN",
+        default=("pooled",),
+    )
     strength = "L2 penalty (default: the best on held-out images)"
     few("--l2", type=float, help=strength)
     few("--held-out", type=int, default=10, help="images per class to select the L2 penalty")
@@ -193,8 +198,9 @@ def evaluate(options: Options) -> dict[str, Any]:
     arguments |= {"image_size": options.image_size, "preprocessing": preprocessing}
     arguments |= common.chosen_classes(options)
     description = common.describe_labelled(options)
-    measured = {"splits": (options.split,), "take": options.take_test}
-    (test,) = vit_tf.data.load(options.data, **measured, **arguments)
+    (test,) = vit_tf.data.load(
+        options.data, splits=(options.split,), take=options.take_test, **arguments
+    )
     size = " x ".join(map(str, test.element_spec[0].shape[1:3])) + " pixels"
     if preprocessing.size is None:
         origin = "specified by --image-size" if options.image_size else "that of the data"

@@ -88,8 +88,7 @@ def make_recipe(options: Options, model: VisionModel) -> vit_tf.FineTuning:
     if options.image_size is None or not (recipe.resize and recipe.crop):
         return recipe
     wider = round(options.image_size * recipe.resize[0] / recipe.crop[0])
-    sizes = {"crop": (options.image_size,) * 2, "resize": (wider, wider)}
-    return dataclasses.replace(recipe, **sizes)
+    return dataclasses.replace(recipe, crop=(options.image_size,) * 2, resize=(wider, wider))
 
 
 def _own_size(options: Options) -> tuple[int, int]:

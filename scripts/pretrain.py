@@ -94,8 +94,9 @@ def run(options: Options) -> None:
     recipe = vit_tf.Pretraining(**common.given(options, RECIPE))
     common.prepare(options)
     data = {"image_size": options.image_size} | common.data_arguments(options)
-    source = {"data_dir": options.data_dir, "splits": ("train", "validation", "test")}
-    splits = vit_tf.data.load(options.data, **source, **data)
+    splits = vit_tf.data.load(
+        options.data, data_dir=options.data_dir, splits=("train", "validation", "test"), **data
+    )
     num_classes = common.describe_labelled(options).num_classes
     shape = tuple(splits[0].element_spec[0].shape[1:])
     description = {"name": without_password(options.data), **data}

@@ -113,8 +113,12 @@ def add_sampling(parser: Parser) -> None:
     add("--take-objects", type=int, metavar="N", help=text)
     add("--videos", metavar="FOLDER", help="videos with masks: the folder of DAVIS 2017")
     add("--pairs", metavar="FOLDER", help="image pairs with keypoints: the folder of SPair-71k")
-    landmarks = {"nargs": 2, "metavar": ("FOLDER", "NAME")}
-    add("--landmarks", **landmarks, help="images for retrieval, and roxford5k or rparis6k")
+    add(
+        "--landmarks",
+        nargs=2,
+        metavar=("FOLDER", "NAME"),
+        help="images for retrieval, and roxford5k or rparis6k",
+    )
 
 
 def add_run(parser: Parser, folder: str) -> None:
@@ -252,8 +256,14 @@ def read_data(
     }
     labelled = description.num_classes > 1
     if not can_fit(description, split):
-        described = {"facts": facts, "optional": annotated, "optional_facts": annotation_facts}
-        return Data(test, few, labelled=labelled, **described)
+        return Data(
+            test,
+            few,
+            labelled=labelled,
+            facts=facts,
+            optional=annotated,
+            optional_facts=annotation_facts,
+        )
     few_shot = {"batch_size": BATCH_SIZE, "held_out": options.shots, **source}
     from vit_tf.data.pipeline import TooFewImages  # with TensorFlow
 

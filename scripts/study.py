@@ -164,8 +164,7 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
     plans = selected_plans(make_plans(options, description.num_classes), options)
     progress = report_commands.ProgressBar(expected_seconds(plans, options))
     log.info(outline(plans, options, progress.seconds))
-    size = {"image_size": options.image_size}
-    data = report_commands.read_data(options, description, **size)
+    data = report_commands.read_data(options, description, image_size=options.image_size)
     with report_commands.strategy_in(options.out, options.strategy), progress.shown():
         train_in_parallel(plans, options, progress, options.jobs or default_jobs())
         models, rows = train_all(plans, options, progress)
@@ -290,8 +289,11 @@ def make_plans(options: Options, num_classes: int) -> list[ModelPlan]:
         plans.append(variant(plan, name, "fraction", fraction, fraction=fraction))
     # The root of a ResNet, with stride 4, in place of patches of about the same stride.
     config = vit | {"stem_units": (), "patch_size": max(1, size // 32)}
-    hybrid = {"model": vit_tf.HybridViT, "config": config}
-    plans.append(variant(cls, "with a convolutional stem", "hybrid", None, **hybrid))
+    plans.append(
+        variant(
+            cls, "with a convolutional stem", "hybrid", None, model=vit_tf.HybridViT, config=config
+        )
+    )
     masking = vit_tf.Pretraining(
         epochs=options.epochs,
         learning_rate=2e-3,
@@ -419,7 +421,7 @@ def study_model(
     }
     taps = tuple(facts["taps"])
     features_facts = ModelFacts(
-        plan.name, taps, structure=ModelGraph.of_names(taps), grid=facts["grid"]
+        plan.name, taps, structure=ModelGraph.from_names(taps), grid=facts["grid"]
     )
     # The head of a model that was pre-trained on masked patches is untrained.
     class_names = common.describe_data(data_options(plan, options)).class_names

@@ -160,8 +160,11 @@ def preprocessing_of(options: Options) -> dict[str, Any]:
         return {}
     size = (options.image_size, options.image_size)
     published = vit_tf.recipe(options.recipe)
-    settings = {"crop": published.crop, "interpolation": published.interpolation}
-    return {"preprocessing": vit_tf.Preprocessing(size, **settings)}
+    return {
+        "preprocessing": vit_tf.Preprocessing(
+            size, crop=published.crop, interpolation=published.interpolation
+        )
+    }
 
 
 def make_recipe(options: Options) -> vit_tf.Recipe:

@@ -86,6 +86,19 @@ def spared_by_the_garbage_collector():
     gc.set_threshold(50_000, 20, 100)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def weights_of_every_run():
+    """Random weights of a file's models are the same in every run, whatever other files ran before.
+
+    With weights of chance, a layer of few channels is now and then 0 for all images.
+    """
+    import keras
+
+    keras.utils.set_random_seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
 @pytest.fixture(scope="module")
 def without_xla():
     """Keras compiles no training or prediction by XLA, as it does of its own accord.

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ..statistics.intervals import Limits
 from ..statistics.planning import safeguard_effect, units_for_power
 
 POWER = 0.8  # with which a number of images decides
+MOST_IMAGES = 100_000  # more are no advice: ImageNet has 50,000 for validation
 
 
 class Outcome(Enum):
@@ -237,11 +238,14 @@ class NotTested:
         return Outcome.NOT_TESTED
 
 
+Row: TypeAlias = Tested | NotTested  # of a scorecard
+
+
 def images_to_decide(tested: Tested) -> int | None:
     """The number of images with which an undecided claim is probably decided; None for others.
 
     The true effect is taken to be the nearer end of its 80 % interval. If this end lies within the
-    smallest effect of interest, the number of images is not known.
+    smallest effect of interest, or hardly beyond it, the number of images is not known.
     """
     estimate, least = tested.estimate, tested.claim.least
     if tested.outcome is not Outcome.UNDECIDED or estimate.method in (None, Method.RUNS):
@@ -252,4 +256,4 @@ def images_to_decide(tested: Tested) -> int | None:
     count = units_for_power(estimate, POWER, effect, float(np.copysign(least, effect)))
     images = int(np.ceil(count * units.images / units.count))
     step = 10 ** max(len(str(images)) - 2, 0)
-    return -(-images // step) * step
+    return -(-images // step) * step if images <= MOST_IMAGES else None

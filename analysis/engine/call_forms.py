@@ -50,7 +50,7 @@ class CallForms:
     takes_labels: bool
 
     @classmethod
-    def of(cls, function: Callable, arguments: str) -> CallForms:
+    def from_signature(cls, function: Callable, arguments: str) -> CallForms:
         """The forms of a function whose first arguments are those of a `Declaration`."""
         parameters = tuple(inspect.signature(function).parameters)
         names = dict(zip(arguments.split(", "), parameters, strict=False))
@@ -121,6 +121,7 @@ class CallForms:
             value = args[position] if is_positional else options[name]
             if not _are_several(value):
                 continue
+            # The call is repeated with each model in the place of all of them.
             named = name_models(value).items()
             if is_positional:
                 before, after = args[:position], args[position + 1 :]
@@ -173,6 +174,7 @@ def split_examples(images: tuple | tf.data.Dataset) -> list[Any]:
         UserWarning: that images were split.
     """
     if isinstance(images, tuple):
+        # Every fifth image, so that sorted classes are divided evenly.
         is_test = np.arange(len(images[0])) % HELD_OUT == HELD_OUT - 1
         arrays = [np.asarray(values) for values in images]
         sets = [tuple(values[rows] for values in arrays) for rows in (~is_test, is_test)]

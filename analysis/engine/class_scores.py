@@ -5,7 +5,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from scipy.special import expit, softmax
 
 from vit_tf.common.names import format_list, unknown_name
 from vit_tf.data.batches import explained_batches
@@ -39,6 +38,8 @@ def class_gradients(
     """
     count = len(classes)
     repeated = tf.repeat(tf.cast(images, tf.float32), count, axis=0)
+    # The target sums the score of one class for each copy of an image: as copies do not interact,
+    # its gradient at a copy is that of this class.
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(repeated)
         taps = features(repeated)
@@ -46,6 +47,7 @@ def class_gradients(
         target = tf.reduce_sum(
             tf.cast(taps[scores], tf.float32) * tf.tile(is_explained, (tf.shape(images)[0], 1))
         )
+    # Tensors that the scores do not depend on have no gradient, which is an error.
     tensors = sources(repeated, taps)
     gradients = dict(zip(tensors, tape.gradient(target, list(tensors.values())), strict=True))
     if missing := [name for name, gradient in gradients.items() if gradient is None]:
@@ -113,13 +115,12 @@ def class_probabilities(scores: tf.Tensor, kind: ScoreKind) -> tf.Tensor:
 
 
 def as_probabilities(scores: np.ndarray, has_sigmoids: bool = False) -> np.ndarray:
-    """Scores of shape (..., class) as probabilities, unless they are such already."""
+    """`class_probabilities` of an array, in float64; probabilities of a softmax as they are."""
     scores = np.asarray(scores, np.float64)
-    if has_sigmoids:
-        return expit(scores)
-    if (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, atol=1e-4):
+    if not has_sigmoids and (scores >= 0).all() and np.allclose(scores.sum(-1), 1, atol=1e-4):
         return scores
-    return softmax(scores, axis=-1)
+    kind = ScoreKind.SIGMOIDS if has_sigmoids else ScoreKind.SOFTMAX
+    return class_probabilities(tf.constant(scores), kind).numpy()
 
 
 def classification_loss(scores: tf.Tensor, labels: tf.Tensor, kind: ScoreKind) -> tf.Tensor:
@@ -160,6 +161,7 @@ def class_positions(
     """Positions of classes given by name or number; by default those predicted for the images."""
     names = features.facts.class_names
     if classes is None:
+        # The predicted classes, in the order in which the images first have them.
         predicted: list[int] = []
         for batch in explained_batches(images) if isinstance(images, tf.data.Dataset) else [images]:
             batch_images = batch[0] if isinstance(batch, tuple) else batch

@@ -1,7 +1,7 @@
 """Estimates from labelled results, and how many images they need."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import xarray as xr
@@ -10,12 +10,42 @@ from ..statistics.estimates import (
     Estimate,
     Method,
     accuracy_of,
+    between,
     descriptive,
     jackknife_over,
 )
 from ..statistics.planning import safeguard_effect, units_for_power, units_for_width
 
 LEAST_EXAMPLES = 4  # of a batch, for the unbiased HSIC
+
+
+class Accuracy(NamedTuple):
+    """Test accuracy of a model in [0, 1], as claims read it.
+
+    Attributes:
+        value: the accuracy.
+        examples: the number of test images.
+        correct: array of shape (example,), true for correctly classified images; None if unknown.
+        num_classes: the number of classes; None if unknown.
+    """
+
+    value: float
+    examples: int
+    correct: np.ndarray | None = None
+    num_classes: int | None = None
+
+    @property
+    def estimate(self) -> Estimate:
+        """The accuracy with its interval."""
+        return accuracy_of(self.value, self.examples, self.correct)
+
+
+def accuracy_gap(first: Accuracy, second: Accuracy) -> Estimate:
+    """Difference in test accuracy, of models the better of which is above chance where known."""
+    if first.num_classes:
+        facts = {"examples": first.examples, "num_classes": first.num_classes}
+        require_above_chance(max(first.value, second.value), facts, "the better model")
+    return between(first.estimate, second.estimate)
 
 
 def require_estimate(value: object, source: str) -> None:
@@ -108,13 +138,14 @@ def images_needed(
     """Number of images (or runs) needed for an interval of a given width, or for a decision.
 
         half-width:  t_(n - 1) s / sqrt(n) <= half_width
-        power:       P(|T| > t_(n - 1)) >= power
+        power:       P(T < sqrt(n) |effect - threshold| / s) >= power
 
     Here, `n` is the number of units: batches of as many images as in the pilot result, single
-    images or runs. `t` is Student's 97.5 % quantile, and `T` is a noncentral t variable with
-    noncentrality `sqrt(n) (effect - threshold) / s`. The standard deviation `s` of a unit is
-    computed from the standard error of the pilot result. The test is two-sided at 5 %: it is
-    significant if the 95 % interval excludes the threshold.
+    images or runs. `t` is Student's 97.5 % quantile. The standard deviation `s` of a unit is
+    computed from the standard error of the pilot result. `T` is a noncentral t variable with
+    noncentrality `t_(n - 1)` and the degrees of freedom of the pilot result: if it has few units,
+    `s` is uncertain, and more are needed (Julious and Owen 2006, Pharmaceutical Statistics 5:29).
+    The test is two-sided at 5 %: it is significant if the 95 % interval excludes the threshold.
 
     Args:
         result: a pilot result in one of three forms. An `Estimate` is used unchanged; to compare
@@ -159,6 +190,7 @@ def images_needed(
             "Expected a pilot result with an interval over a known number of images. "
             f"Received: {pilot}"
         )
+    # How many units, batches or runs, such an interval or such a decision needs.
     if half_width is not None:
         if not half_width > 0:
             raise ValueError(f"Expected half_width above 0. Received: {half_width}")
@@ -171,6 +203,7 @@ def images_needed(
                 f"Received: power={power}, effect={effect}, threshold={threshold}"
             )
         units = units_for_power(pilot, cast(float, power), effect, threshold)
+    # The same as a number of images, as many for each unit as in the pilot result.
     if pilot.method is Method.RUNS:
         return units
     images = examples or pilot.units.images or pilot.units.count

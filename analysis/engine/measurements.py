@@ -70,7 +70,7 @@ def measurement(
         parameters = inspect.signature(function).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         names = [] if takes_any else list(parameters)
-        forms = CallForms.of(function, arguments)
+        forms = CallForms.from_signature(function, arguments)
 
         @functools.wraps(function)
         def measure(*args: Parameters.args, **options: Parameters.kwargs) -> Result:

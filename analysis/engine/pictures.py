@@ -9,7 +9,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.features.features import Features
-from vit_tf.features.preprocessed import in_common_range
+from vit_tf.features.preprocessed import to_common_range
 
 from .accessors import PICTURE_DIMS, encode_picture
 from .results import variable
@@ -39,7 +39,7 @@ def as_pictures(
         images = tf.image.resize(images, new_size, method="area")
     preprocessing = features.facts.preprocessing if features else None
     if preprocessing is not None:
-        images = in_common_range(images, preprocessing)
+        images = to_common_range(images, preprocessing)
     else:
         low, high = (
             reduce(images, axis=(1, 2, 3), keepdims=True)

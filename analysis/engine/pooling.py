@@ -35,6 +35,7 @@ def as_tokens(tap: str, values: tf.Tensor) -> tf.Tensor:
     values = tf.cast(values, tf.float32)
     if rank == 3:
         return values
+    # The number of tokens stays static where it is known, as later products need it.
     rows, columns = values.shape[1:3] if rank == 4 else (1, 1)
     static = None if None in (rows, columns) else rows * columns
     if None not in (static, values.shape[-1]):
@@ -279,6 +280,7 @@ def as_maps(taps: Taps, grid: TokenGrid | tuple[int, int] | None) -> dict[str, t
     """
     maps = {}
     for tap, values in taps.items():
+        # Maps stay as they are; the spatial tokens of sequences on the grid become maps.
         if last_part(tap) in _NOT_TOKENS:
             continue
         if values.shape.rank == 4:

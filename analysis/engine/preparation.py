@@ -122,7 +122,7 @@ def prepare_sets(
 
 def prepare_labelled(
     model: ModelLike,
-    data: Mapping[str, ImagesLike],
+    data: Mapping[str, ImagesLike | None],
     num_classes: int | None,
     *,
     kind: str = "representations",
@@ -156,6 +156,7 @@ def prepare_pair(
 ) -> tuple[list[Features], Batches]:
     """As `prepare`, for one model or two on the same images, or for activations without images."""
     models = [model for model in (model_x, model_y) if model is not None]
+    # Activations at hand take the place of images: one row holds those of both models.
     if any(isinstance(model, Mapping) for model in models):
         _require_eager()
         if images is not None:

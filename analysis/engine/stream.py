@@ -73,7 +73,7 @@ def rows_of_workers(
     ]
 
 
-def of_replicas(strategy: tf.distribute.Strategy, result: Any) -> Iterator[Any]:
+def results_of_replicas(strategy: tf.distribute.Strategy, result: Any) -> Iterator[Any]:
     """Yields the structure of arrays of each replica of this worker."""
     leaves = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(result)]
     for values in zip(*leaves, strict=True):
@@ -119,22 +119,22 @@ def eager_steps() -> Iterator[None]:
         _run_eagerly.reset(token)
 
 
+@dataclass(frozen=True)
 class LayersOfBatch:
     """The layers of each features for one batch, computed when first asked for."""
 
-    def __init__(self, images: tf.Tensor) -> None:
-        self._images = images
-        self._computed: dict[int, Taps] = {}
+    images: tf.Tensor
+    computed: dict[int, Taps] = field(default_factory=dict)  # by the identity of the features
 
     def __call__(self, features: Features) -> Taps:
         key = features.identity
-        if key not in self._computed:
-            self._computed[key] = (
+        if key not in self.computed:
+            self.computed[key] = (
                 features.derive(self(features.inner))
                 if isinstance(features, DerivedFeatures)
-                else features(self._images)
+                else features(self.images)
             )
-        return self._computed[key]
+        return self.computed[key]
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def pass_of_copies(
 
     def compute_group(group: list[tuple[tf.Tensor, ...]]) -> Iterator[list[Any]]:
         of_group = every_replica(totals[0].leaves, spread(strategy, group))
-        return ([result] for result in of_replicas(strategy, of_group))
+        return ([result] for result in results_of_replicas(strategy, of_group))
 
     min_batch = max((statistic.min_batch for statistic in statistics.values()), default=1)
     groups = _groups(dataset, strategy.num_replicas_in_sync, min_batch, description)
@@ -314,7 +314,7 @@ def pass_of_copies(
         for total, result in zip(totals, results, strict=True):
             if result is not None:
                 total.add(number, size, result)
-    return [total.of_all_workers() for total in totals]
+    return [total.combine_workers() for total in totals]
 
 
 def _variables_of(
@@ -349,15 +349,11 @@ class _Totals:
     def __init__(self, requests: dict[str, tuple], states: dict[str, Any]) -> None:
         self._requests = requests
         self._states = tf.nest.map_structure(tf.convert_to_tensor, states)
+        self.leaves = tf.nest.flatten(self._states)  # which the steps of the next batch get
         self._sums: Any = None  # of no batch yet
         self._rows: list[dict[str, Any]] = []
         self._merged: dict[str, Any] = {}
         self._numbers: list[int] = []
-
-    @property
-    def leaves(self) -> list[tf.Tensor]:
-        """The tensors of the states that the steps of the next batch get."""
-        return tf.nest.flatten(self._states)
 
     @property
     def num_batches(self) -> int:
@@ -372,7 +368,12 @@ class _Totals:
         }
         self._rows.append({name: part["rows"] for name, part in result.items() if "rows" in part})
         self._merged = _merge(self._requests, self._merged, result)
-        self._update_states()
+        # What is known so far becomes the state that the steps of the next batch get.
+        for name, merged in self._merged.items():
+            if update := self._requests[name][0].update:
+                state = update(merged, self._states[name])
+                self._states[name] = tf.nest.map_structure(tf.convert_to_tensor, state)
+                self.leaves = tf.nest.flatten(self._states)
         self._numbers.append(number)
         added = {
             name: {key: value for key, value in part.items() if key not in ("rows", "merged")}
@@ -385,17 +386,11 @@ class _Totals:
         else:  # in place, as sums over all pairs of layers may be large
             tf.nest.map_structure(lambda total, x: np.add(total, x, out=total), self._sums, added)
 
-    def _update_states(self) -> None:
-        """Sets the states that the steps of the next batch get."""
-        for name, merged in self._merged.items():
-            if update := self._requests[name][0].update:
-                state = update(merged, self._states[name])
-                self._states[name] = tf.nest.map_structure(tf.convert_to_tensor, state)
-
-    def of_all_workers(self) -> dict[str, Any]:
+    def combine_workers(self) -> dict[str, Any]:
         """The totals over the batches of all workers, by request."""
         sums, rows, merged = self._sums, self._rows, self._merged
         strategy = tf.distribute.get_strategy()
+        # Sums are added, rows put in the order of the batches, and merged parts merged once more.
         if this_worker(strategy)[1] > 1:
             sums = sum_of_workers(strategy, sums)
             rows = rows_of_workers(strategy, rows, self._numbers)
@@ -492,7 +487,7 @@ def collect(
     return evaluate(statistic, images, description=description, checked=checked)
 
 
-def per_batch(totals: Totals, name: str) -> Any:
+def mean_per_batch(totals: Totals, name: str) -> Any:
     """Integers that all steps return equally, such as the number of classes, from their sums."""
     return tf.nest.map_structure(lambda total: int(total / totals["batches"]), totals[name])
 

@@ -11,7 +11,7 @@ import hashlib
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar, cast
 
 import keras
@@ -37,21 +37,21 @@ MADE_IN_GRAPH = "_vit_tf_made"
 MADE_OF_MODEL = "_vit_tf_made_of_model"
 
 
+@dataclass(frozen=True, eq=False)
 class Kept:
     """A cache of the most recent values by key."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._values: OrderedDict[Hashable, Any] = OrderedDict()
+    size: int
+    values: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Returns the value of a key, and makes it if it is missing."""
-        if key not in self._values:
-            self._values[key] = make()
-        self._values.move_to_end(key)
-        while len(self._values) > self._size:
-            self._values.popitem(last=False)
-        return self._values[key]
+        if key not in self.values:
+            self.values[key] = make()
+        self.values.move_to_end(key)
+        while len(self.values) > self.size:
+            self.values.popitem(last=False)
+        return self.values[key]
 
 
 def keep(
@@ -124,17 +124,17 @@ def _content(value: Any) -> Hashable:
     return Same(value)
 
 
+@dataclass(frozen=True, eq=False)
 class Same:
     """An object, compared by identity; it is kept, so that no other object gets its address."""
 
-    def __init__(self, value: Any) -> None:
-        self._value = value
+    value: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other._value is self._value
+        return isinstance(other, Same) and other.value is self.value
 
     def __hash__(self) -> int:
-        return id(self._value)
+        return id(self.value)
 
 
 @functools.cache
@@ -167,6 +167,7 @@ def once_per_graph(function: Callable[..., Made]) -> Callable[..., Made]:
     return call
 
 
+@dataclass(frozen=True, eq=False)
 class KeptStep:
     """A step of a statistic that is kept with a model, and the graphs that are compiled from it.
 
@@ -174,11 +175,12 @@ class KeptStep:
     the same step of another model with equal layers.
     """
 
-    def __init__(self, step: Callable, models: Sequence[keras.Model], graphs: Kept) -> None:
-        self._step, self.models, self.graphs = step, models, graphs
+    step: Callable[..., Any]
+    models: Sequence[keras.Model]
+    graphs: Kept
 
     def __call__(self, *batch: Any) -> Any:
-        return self._step(*batch)
+        return self.step(*batch)
 
 
 def reusable(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:

@@ -95,7 +95,7 @@ class Recorder(keras.callbacks.Callback):
     def results(self) -> dict[str, xr.DataArray | xr.Dataset]:
         """The results over the epochs: dict from the name of a measurement to its result."""
         return {
-            name: _over_epochs(result_by_epoch)
+            name: _concat_epochs(result_by_epoch)
             for name, result_by_epoch in self._recorded.items()
             if result_by_epoch
         }
@@ -132,6 +132,7 @@ class Recorder(keras.callbacks.Callback):
             )
         import matplotlib.pyplot as plt
 
+        # One panel below the other, for all measurements.
         size = 7.2, 3.4 * len(results)
         _, axes = plt.subplots(len(results), figsize=size, layout="constrained")
         drawn = [analysis.plot(*pair) for pair in zip(results.values(), axes, strict=True)]
@@ -199,6 +200,7 @@ class Recorder(keras.callbacks.Callback):
                 f"fit(..., initial_epoch={last})"
             )
         self._is_loaded = False
+        # Records of epochs that this run is about to repeat are dropped.
         earlier = {
             name: {done: result for done, result in of_epochs.items() if done <= epoch and epoch}
             for name, of_epochs in self._recorded.items()
@@ -237,7 +239,7 @@ class Recorder(keras.callbacks.Callback):
         return this_worker(cast(keras.Model, self.model).distribute_strategy)[0] == 0
 
 
-def _over_epochs(result_by_epoch: dict[int, xr.DataArray | xr.Dataset]) -> Any:
+def _concat_epochs(result_by_epoch: dict[int, xr.DataArray | xr.Dataset]) -> Any:
     """The results of all epochs as one, with the dim `epoch`."""
     epochs = sorted(result_by_epoch)
     return xr.concat(
@@ -288,6 +290,7 @@ def scalars_of(result: xr.DataArray | xr.Dataset) -> dict[str, float]:
         if values.dtype.kind not in "fiu":
             continue
         prefix = "" if name == "value" else f"{name}/"
+        # One number for each layer, the mean over all other dims; without layers a single mean.
         layer_dim = next((dim for dim in LAYER_DIMS if dim in values.dims), None)
         if layer_dim is None:
             scalars[f"{prefix}mean"] = float(np.nanmean(values))

@@ -158,8 +158,14 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
     facts = {"test": _digest(images)}
     has_labels = _has_classes(images, test.element_spec)
     if train is None:
-        described = {"facts": facts, "optional": optional, "optional_facts": optional_facts}
-        return Data(test, few, labelled=has_labels, **described)
+        return Data(
+            test,
+            few,
+            labelled=has_labels,
+            facts=facts,
+            optional=optional,
+            optional_facts=optional_facts,
+        )
     require_labelled("train", train)
     labelled = batch_train(train)
     if num_classes is None:

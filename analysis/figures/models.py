@@ -23,7 +23,11 @@ import vit_tf
 from vit_tf.common.names import format_list, is_part, join_words, match
 from vit_tf.data.preprocessing import Preprocessing, interval
 from vit_tf.features import recorder
-from vit_tf.features.attention_weights import attention_taps, by_own_rule, contradictions
+from vit_tf.features.attention_weights import (
+    attention_taps,
+    contradictions,
+    find_weights_not_softmax,
+)
 from vit_tf.features.conversion import as_features
 from vit_tf.features.features import Features, ScoreKind
 from vit_tf.features.first_images import observed_grid
@@ -69,7 +73,7 @@ ROLES = {
     "positions": "the same ViT with another kind of position embeddings",
     "hybrid": "a hybrid of ResNet and ViT",
     "masked": "a ViT pre-trained by masked patch prediction",
-    "tuned": "the same, fine-tuned",
+    "tuned": "a ViT pre-trained by masked patch prediction and fine-tuned",
     "before": "a model before fine-tuning",
     "after": "a model after fine-tuning",
     "far": "a model after fine-tuning on a far domain",
@@ -590,8 +594,9 @@ def with_given_roles(models: list[StudyModel]) -> list[StudyModel]:
                 assigned[position] = replace(model, role=model.scorecard_role or "model")
                 continue
             base = _base_of(replace(model, given_role=None), role, list(assigned.values()))
-            changes = {"role": role, "detail": detail, "base": base, "given_role": None}
-            assigned[position] = replace(model, **changes)
+            assigned[position] = replace(
+                model, role=role, detail=detail, base=base, given_role=None
+            )
     return [assigned[position] for position in range(len(models))]
 
 
@@ -764,7 +769,7 @@ def _attention_of(
     if not inputs:
         return {}, {}
     nothing: dict[str, Shape] = dict.fromkeys(inputs, ())
-    if wrong := by_own_rule(loaded.model, inputs, ()):
+    if wrong := find_weights_not_softmax(loaded.model, inputs, ()):
         paths = list(dict.fromkeys(recorder.split_weights(name)[0] for name in wrong))
         return nothing, {"attention weights": CONTRADICTION.format(format_list(paths))}
     needed = [*inputs, *(name for names in inputs.values() for name in names)]

@@ -35,7 +35,7 @@ from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import PartialGrid, grid_of
 from ..engine.preparation import ImagesLike, prepare, prepare_images, read_model, score_layer
 from ..engine.results import CLS, facts_of, require_finite, require_word, variable
-from ..engine.stream import Statistic, Totals, as_dataset, evaluate, per_batch
+from ..engine.stream import Statistic, Totals, as_dataset, evaluate, mean_per_batch
 from ..engine.traces import reusable
 
 TOGETHER = 256  # images, those of all runs of a batch, whose activations are in memory at once
@@ -72,6 +72,7 @@ def effects_statistic(
         num_classes = require_scores(taps, scores, [0])
         if num_classes < 2:
             raise ValueError(ONE_SCORE.format(f"{scores!r} of a single class"))
+        # Paired differences of single images: their sums and sums of squares give standard errors.
         intact = tf.cast(taps[scores], tf.float32)
         edited = tf.cast(edited_scores, tf.float32)
         labels, label_counts = batch_labels(labels, num_classes)
@@ -85,7 +86,7 @@ def effects_statistic(
             "label_counts": label_counts,
             "num_classes": num_classes,
             "examples": tf.shape(images)[0],
-            "batches": 1,
+            "batches": tf.constant(1),
         }
 
     return Statistic(step, lambda totals: totals, min_batch=least, with_labels=True)
@@ -126,7 +127,7 @@ def effects(
     # Many runs of each example make batches larger.
     data = split_batches(as_dataset(images), batch_size_of(len(cells), least), least)
     totals = evaluate(statistic, data, description=description, checked=(features,))
-    num_classes = per_batch(totals, "num_classes")
+    num_classes = mean_per_batch(totals, "num_classes")
     require_counted(totals["label_counts"], totals["examples"], num_classes)
     left_out = int(totals.get("remainder", 0))
     if left_out:
@@ -136,10 +137,10 @@ def effects(
             stacklevel=2,
         )
     facts |= {"num_classes": num_classes, "remainder": left_out}
-    return in_table(_result(totals, features, scores, facts), cells, names)
+    return as_table(_result(totals, features, scores, facts), cells, names)
 
 
-def in_table(result: xr.Dataset, cells: Iterable[tuple], names: Sequence[str]) -> xr.Dataset:
+def as_table(result: xr.Dataset, cells: Iterable[tuple], names: Sequence[str]) -> xr.Dataset:
     """A result along `intervention` as a table of these names; coordinates stand as they came."""
     columns = dict(zip(names, zip(*cells, strict=True), strict=True))
     result = result.assign_coords(
@@ -618,6 +619,7 @@ def head_ablation(
             "Expected outputs of heads of shape (example, token, head, channel). "
             f"Received: {unlike}"
         )
+    # A first pass computes the means that replace the outputs of heads in the second one.
     means = means_to_insert(features, images, list(shapes), replacement, "means of heads")
     result = effects(
         features,
@@ -753,7 +755,7 @@ def activation_patching(
         }
         estimator = "ratio of sums over pairs, standard error by linearization"
         facts = facts_of(features, totals, estimator, scores=scores)
-        return in_table(ResultDataset(variables, attrs=facts), cells, ("layer", "token"))
+        return as_table(ResultDataset(variables, attrs=facts), cells, ("layer", "token"))
 
     size = batch_size_of(len(cells), 1)
     statistic = _patching_statistic(features, other_model, scores, cells, TOGETHER // size)
@@ -780,6 +782,8 @@ def _patching_statistic(
         runs = [{t: edits.tokens(p, edits.constant(other[t]))} for t, p in cells]
         taps, patched = features.run_interventions(runs, scores, images, max_runs)
         require_scores(taps, scores, [0])
+        # How far a patch moves the scores along the way from these images to the others, as a ratio
+        # of sums; products of both are for its standard error.
         plain = tf.cast(taps[scores], tf.float32)
         way = tf.cast(other[scores], tf.float32) - plain
         gone = tf.reduce_sum((tf.cast(patched, tf.float32) - plain) * way, axis=-1)
@@ -791,7 +795,7 @@ def _patching_statistic(
             "gone_whole": tf.reduce_sum(gone * squares, axis=1),
             "whole_whole": tf.reduce_sum(squares**2),
             "examples": tf.shape(images)[0],
-            "batches": 1,
+            "batches": tf.constant(1),
         }
 
     return Statistic(step, lambda totals: totals, with_labels=True)

@@ -12,7 +12,7 @@ from vit_tf.common.names import format_list
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
-from vit_tf.features.preprocessed import in_own_units
+from vit_tf.features.preprocessed import to_own_units
 
 from ..engine.class_scores import ClassesLike, class_coords, class_gradients, class_positions
 from ..engine.measurements import measurement
@@ -87,6 +87,7 @@ def input_gradients(
     statistic = _gradient_statistic(
         features, classes, samples=samples, noise=noise, seed=seed, scores=scores
     )
+    # One row for each image: the gradients of all classes.
     rows = evaluate(statistic, images, description="input gradients", checked=(features,))
     require_finite("input gradients", np.moveaxis(rows, 1, 0), map(str, classes))
     estimator = "mean over noisy images" if noise else "plain gradient"
@@ -120,7 +121,7 @@ def _gradient_statistic(
     """`Statistic` over images with the `input_gradients` of each."""
 
     def step(batch: tf.Tensor) -> tf.Tensor:
-        own_features, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
+        own_features, batch, _ = to_own_units(features, tf.cast(batch, tf.float32))
         axes = (1, 2, 3)
         spread = tf.reduce_max(batch, axes, True) - tf.reduce_min(batch, axes, True)
         sigma = tf.cast(noise, tf.float32) * spread
@@ -223,6 +224,7 @@ def grad_cam(
     scores = score_layer(features, scores)
     classes = class_positions(features, images, classes, scores)
     statistic = _grad_cam_statistic(features, list(map(int, classes)), scores)
+    # One map for each image, class and layer.
     maps = evaluate(statistic, images, description="Grad-CAM", checked=(features,))
     layers, rows = list(maps), np.stack(list(maps.values()), axis=2)
     require_finite("Grad-CAM", np.moveaxis(rows, 2, 0), layers)

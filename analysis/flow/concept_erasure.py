@@ -209,7 +209,7 @@ def _fit_layers(
                     "Expected images in each of the four quarters into which they are divided: use "
                     f"more images. Received: {[int(q['count']) for q in quarters]} vectors"
                 )
-            halves = [Covariances.of_sums(quarters[:2]), Covariances.of_sums(quarters[2:])]
+            halves = [Covariances.from_sums(quarters[:2]), Covariances.from_sums(quarters[2:])]
             # The images of each half are erased with the map of the other one.
             fitted = [fit_erasers(x, draws, rng, roundings[layer]) for x in halves[::-1]]
             maps[layer][tokens] = [
@@ -220,7 +220,7 @@ def _fit_layers(
                 }
                 for own in fitted
             ]
-            parts = [Covariances.of_sums([quarter]) for quarter in quarters]
+            parts = [Covariances.from_sums([quarter]) for quarter in quarters]
             of_concept = [own[0] for own in fitted]
             table["r_squared"][layer, tokens] = held_out_r_squared(parts, None, l2)
             table["erased_r_squared"][layer, tokens] = held_out_r_squared(parts, of_concept, l2)
@@ -239,6 +239,7 @@ def _summary(result: xr.Dataset, table: Mapping[str, xr.DataArray]) -> xr.Datase
     of_concept = result.sel(erased=CONCEPT)
     of_draws = result.drop_sel(erased=CONCEPT)
     dims, variables = ("layer", "erased"), {}
+    # What the erasure of the concept changes, next to that of random subspaces of the same rank.
     for change, (words, units) in CHANGES.items():
         for name, long_name in (
             (change, words.replace("the intervention", "the erasure")),
@@ -250,6 +251,7 @@ def _summary(result: xr.Dataset, table: Mapping[str, xr.DataArray]) -> xr.Datase
         for end, values in zip(("low", "high"), ends, strict=True):
             long_name = f"{end}er end of the interval of {change} for a random subspace"
             variables[f"{change}_{end}"] = variable(("layer",), values, long_name, units)
+    # How well a probe predicts the concept before and after it is erased.
     for name, long_name in (
         ("r_squared", "held-out share of the concept's variance that a probe predicts"),
         ("erased_r_squared", "the same after the erasure"),
@@ -278,7 +280,7 @@ class Covariances:
     zz: np.ndarray
 
     @classmethod
-    def of_sums(cls, sums: Quarters) -> Covariances:
+    def from_sums(cls, sums: Quarters) -> Covariances:
         """From `sums_of_tokens` of folds of the images."""
         total = {name: np.sum([part[name] for part in sums], axis=0) for name in sums[0]}
         count = float(total["count"])
@@ -355,12 +357,14 @@ def held_out_r_squared(
         if erasers is not None:
             eraser = erasers[number // 2]
             remaining -= eraser.read @ eraser.write.T
+        # Ridge regression of the concept on what remains of the features.
         covariance = remaining.T @ train.xx @ remaining
         penalty = l2 * np.trace(covariance) / len(covariance)
         inverse = np.linalg.pinv(
             covariance + penalty * np.eye(len(covariance)), rcond=1e-12, hermitian=True
         )
         weights = remaining @ inverse @ remaining.T @ train.xz
+        # Its error on the test quarter, from the sums alone: |z - x W|^2 multiplied out.
         shift = test.mean_z - train.mean_z
         offset = shift - (test.mean_x - train.mean_x) @ weights
         squared_error += test.count * (
@@ -430,6 +434,7 @@ def sums_of_tokens(x: tf.Tensor, z: tf.Tensor | None) -> dict[str, tf.Tensor]:
     """
     count, length, channels = tf.unstack(tf.shape(x))
     flat = tf.reshape(x, (count * length, channels))
+    # Without labels the concept is the position of a token, one-hot for each token.
     if z is None:
         xz = tf.transpose(tf.reduce_sum(x, axis=0))
         of_z = tf.fill([length], tf.cast(count, tf.float64))

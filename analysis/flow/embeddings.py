@@ -135,6 +135,7 @@ def position_similarity(positions: ModelLike, grid: PartialGrid = None) -> xr.Da
             f"Expected positions of shape ({grid.num_tokens}, hidden unit), one for each token of "
             f"{grid}. Received: {received if positions is None else np.shape(positions)}"
         )
+    # Cosines are undefined for positions of length zero.
     positions = grid.spatial(np.asarray(positions, "float64")[None])[0]
     lengths = np.linalg.norm(positions, axis=1, keepdims=True)
     bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))

@@ -21,7 +21,7 @@ from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import PartialGrid, as_maps, grid_of
 from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import dataset_of, provenance, require_finite, variable
-from ..engine.stream import Statistic, Totals, evaluate, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 
 Shift: TypeAlias = tuple[int, int]  # down and to the right, in pixels
 
@@ -142,6 +142,7 @@ def equivariance_error_statistic(
         rows = totals["rows"]
         layers = list(rows)
         require_finite("equivariance", [rows[layer]["squares"] for layer in layers], layers)
+        # The error is relative to the difference between images, which must not vanish.
         constant = [
             layer
             for layer in layers
@@ -162,13 +163,14 @@ def equivariance_error_statistic(
             "error": variable(dims, error, "equivariance error"),
             "stderr": variable(dims, stderr, "standard error of the equivariance error"),
         }
+        # Values without each batch allow paired comparisons of models.
         batches = len(rows[layers[0]]["squares"])
         if batches > 1:
             words = "equivariance error without each batch"
             variables["leave_one_out"] = variable(
                 ("batch", *dims), leave_one_out(errors, rows), words
             )
-        shifted_by = per_batch(totals, "shifts")
+        shifted_by = mean_per_batch(totals, "shifts")
         names = [FLIP, *(f"shift {down} {right}" for down, right in shifted_by)]
         estimator = "ratio of sums over examples, jackknife over batches"
         facts = provenance(features, totals["examples"], batches, estimator=estimator)
@@ -188,6 +190,7 @@ def with_positions(taps: Taps, grid: PartialGrid) -> dict[str, tf.Tensor]:
 
 def common_shift(maps: Taps, size: tuple[int, int]) -> Shift:
     """The least shift by which all maps move by whole positions."""
+    # A shift by a common multiple of the strides moves every map by whole positions.
     strides = [
         tuple(math.ceil(length / n) for length, n in zip(size, x.shape[1:3], strict=True))
         for x in maps.values()

@@ -16,7 +16,7 @@ from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import PartialGrid, as_maps, grid_of
 from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import dataset_of, facts_of, require_finite, variable
-from ..engine.stream import Statistic, Totals, evaluate, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the highest frequency
 
@@ -116,7 +116,7 @@ def frequency_amplitude_statistic(
             variance = np.maximum(squares / count - mean**2, 0)
         stderr = np.sqrt(variance / (count - 1)) if count > 1 else np.full_like(mean, np.nan)
         dims = ("layer", "frequency")
-        sizes = per_batch(totals, "sizes")
+        sizes = mean_per_batch(totals, "sizes")
         lengths = [np.hypot(*angular_frequencies(sizes[layer]).T) for layer in layers]
         words = {"long_name": "angular frequency", "units": "radians per position"}
         variables = {

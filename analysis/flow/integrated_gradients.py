@@ -11,7 +11,7 @@ import xarray as xr
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features
 from vit_tf.features.layers import Detail
-from vit_tf.features.preprocessed import in_own_units
+from vit_tf.features.preprocessed import to_own_units
 
 from ..engine.class_scores import ClassesLike, class_coords, class_gradients, class_positions
 from ..engine.measurements import measurement
@@ -78,6 +78,7 @@ def integrated_gradients(
         raise ValueError(f"Expected steps to be an integer of at least 1. Received: {steps=}")
     classes = [int(position) for position in classes]
     statistic = _path_statistic(features, classes, steps=steps, baseline=baseline, scores=scores)
+    # One row for each image: the integrals of all classes.
     rows = evaluate(statistic, images, description="integrated gradients", checked=(features,))
     require_finite("integrated gradients", np.moveaxis(rows, 1, 0), map(str, classes))
     facts = provenance(
@@ -105,7 +106,7 @@ def _path_statistic(
     points, weights = (points + 1) / 2, weights / 2
 
     def step(batch: tf.Tensor) -> tf.Tensor:
-        own_features, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
+        own_features, batch, _ = to_own_units(features, tf.cast(batch, tf.float32))
         difference = batch - baseline
 
         def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

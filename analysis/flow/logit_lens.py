@@ -141,11 +141,13 @@ def _token_lens_statistic(features: Features, scores: str) -> Statistic[dict[str
         held = {tap: tf.cast(x, tf.float32) for tap, x in taps.items() if tap != scores}
         shape = list(held.values())[-1].shape[1:]
         channels, count = shape[-1], int(np.prod(shape[:-1]))
+        # The tokens of all layers, in groups of a size that fits in memory.
         rows = tf.reshape(tf.stack(list(held.values()), axis=1), (-1, channels))
         size = max(1, LARGEST // (count * channels))
         spare = -tf.shape(rows)[0] % size
         groups = tf.reshape(tf.pad(rows, ((0, spare), (0, 0))), (-1, size, channels))
 
+        # The head reads a whole layer: it is shown each token at every position.
         def read(group: tf.Tensor) -> tf.Tensor:
             same = tf.reshape(group, (size, *[1] * (len(shape) - 1), channels))
             return tf.cast(head(tf.broadcast_to(same, (size, *shape))), tf.float32)
@@ -200,6 +202,7 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
         raise ValueError(ONE_SCORE.format("of a single class"))
     require_labels(labels, lens.sizes["class"], count=lens.sizes["example"])
     predicted = lens.values.argmax(axis=2)
+    # Accuracy is agreement with the labels, agreement that with the last layer.
     right = {"accuracy": predicted == labels[:, None], "agreement": predicted == predicted[:, -1:]}
     variables = {}
     for name, hits in right.items():

@@ -18,17 +18,17 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 from vit_tf.features.noise import content_key, key_factors
-from vit_tf.features.preprocessed import in_own_units
+from vit_tf.features.preprocessed import to_own_units
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.accessors import ResultDataset
+from ..engine.least_squares import ridge_weights
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import PartialGrid, as_tokens, require_grid
 from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import keep, reusable
-from ..probes.ridge import ridge_weights
 from .ablation import (
     CHANGES,
     MEAN,
@@ -240,6 +240,8 @@ def norm_threshold(norms: np.ndarray, level: float) -> float:
         """The quantile of one degree of freedom, by the probability above it."""
         return ndtri(upper / 2) ** 2
 
+    # A scaled and shifted chi-squared distribution is fitted to two quantiles of the squared norms.
+    # The threshold is its quantile beyond which `level` of so many tokens are expected.
     lower, upper = quantile(LOWER, -1), quantile(UPPER, 1)
     ends = chi_squared(1 - LOWER), chi_squared(1 - UPPER)
     steps = (chi_squared(level / count) - ends[1]) / (ends[1] - ends[0])
@@ -283,6 +285,7 @@ def outliers_of(rows: dict[str, np.ndarray], level: float) -> dict[str, Any]:
     ratio = np.nan
     if is_outlier.any():
         ratio = np.median(norms[is_outlier]) / np.median(norms[~is_outlier])
+    # Attention that outliers, other spatial tokens and prefix tokens receive.
     attention = [(np.nan, np.nan)] * 3
     if "received" in rows:
         received = rows["received"].astype(np.float64)
@@ -427,7 +430,7 @@ def outliers_and_others(
 def random_order(features: Features, images: tf.Tensor, num_tokens: int, seed: int) -> tf.Tensor:
     """Uniform random numbers (example, token) that follow from the levels of each image."""
     images = tf.cast(images, tf.float32)
-    _, _, levels = in_own_units(features, images)
+    _, _, levels = to_own_units(features, images)
     factors = key_factors(levels, seed)
     return tf.map_fn(
         lambda image: tf.random.stateless_uniform((num_tokens,), content_key(image, factors)),
@@ -571,10 +574,12 @@ def cross_validated(x: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray
     is_correct = np.zeros(len(x), bool)
     for held_out in (fold == number for number in range(FOLDS)):
         train, one_hot = x[~held_out], np.eye(classes.max() + 1)[classes[~held_out]]
+        # Features are standardized by the training folds, and targets centred.
         mean, scale = train.mean(axis=0), train.std(axis=0)
         scale = np.where(scale > 0, scale, 1.0)
         rows, targets = (train - mean) / scale, one_hot - one_hot.mean(axis=0)
         l2 = np.array([PENALTY * len(rows)])
+        # The smaller of the two systems of equations is solved.
         if len(rows) < rows.shape[1]:
             weights = ridge_weights(l2, rows=rows[None], targets=targets)
         else:

@@ -15,7 +15,7 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps, layers_of_examples
 from vit_tf.features.layers import Detail
 from vit_tf.features.noise import PRIME, content_key, key_factors
-from vit_tf.features.preprocessed import in_own_units
+from vit_tf.features.preprocessed import to_own_units
 from vit_tf.features.tokens import as_grid
 
 from ..engine.class_scores import require_float_input
@@ -92,7 +92,8 @@ def run_pieces(
         at_end = tuple(tap for tap, value in taps.items() if value is end)
         sums = _find_sums(taps, before)
         pieces.append(Piece(tape, source, end, targets, at_end, is_last=is_last, sums=sums))
-        source, before = end, {tap: taps[tap] for tap in at_end}
+        source = cast(tf.Tensor, end)  # which only the last piece lacks
+        before = {tap: taps[tap] for tap in at_end}
     return pieces
 
 
@@ -151,6 +152,7 @@ def absolute_gradients(
     widths = {tap: t.shape[1] for piece in pieces for tap, t in piece.targets.items()}
     of_width = _weights(levels, {widths[row.tap] for row in rows}, channels, seed)
     weights = {row.tap: of_width[widths[row.tap]] for row in rows}
+    # Layers of fewer channels take part in fewer rounds of the loop.
     counts = np.array([rows_of_tap.shape[0] for rows_of_tap in weights.values()])
     rounds = int(counts.max())
     padded = {
@@ -174,6 +176,7 @@ def absolute_gradients(
         (0, tf.ensure_shape(start, shape)),
         parallel_iterations=1,
     )
+    # The mean over the channels of each layer.
     by_tap = [count for row, count in zip(rows, counts, strict=True) for _ in names_of([row])]
     mean = total / tf.constant(np.array(by_tap)[:, None, None], tf.float32)
     return dict(zip(names, tf.unstack(mean), strict=True))
@@ -278,7 +281,9 @@ def _gradient_of_row(
         piece: Piece, rows_of_piece: Sequence[Propagated], above: tf.Tensor | None
     ) -> tf.Tensor:
         """The gradient at the source of a piece, from that at its end."""
-        targets, upstreams = ([], []) if above is None else ([piece.end], [above])
+        targets, upstreams = [], []
+        if piece.end is not None and above is not None:
+            targets, upstreams = [piece.end], [above]
         for row in rows_of_piece:
             target, upstream = weighted(piece, row)
             targets.append(target)
@@ -305,7 +310,7 @@ def _gradient_of_row(
         nothing = partial(tf.zeros_like, piece.source, tf.float32)
         gradient = tf.cond(place >= number, passed, nothing) if number else passed()
         gradient = tf.ensure_shape(gradient, piece.source.shape)
-    return gradient
+    return cast(tf.Tensor, gradient)
 
 
 def _require_gradients(
@@ -321,7 +326,7 @@ def _require_gradients(
     unmoved = [layer for layer, field in fields.items() if not field.any()]
 
     def step(batch: tf.Tensor) -> None:
-        own, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
+        own, batch, _ = to_own_units(features, tf.cast(batch, tf.float32))
         for piece in run_pieces(own, batch, target_of(batch), separate=True):
             for tap in piece.targets.keys() & unmoved:
                 target = piece.targets[tap]
@@ -419,6 +424,7 @@ def receptive_field(
         )
     if token not in ("centre", "cls"):
         raise ValueError(f"Expected token to be 'centre' or 'cls'. Received: token={token!r}")
+    # One pass sums the absolute gradients of all layers with respect to the images.
     grid = grid_of(features, grid)
     patch = features.facts.grid.stride if features.facts.grid else 0
     statistic = _field_statistic(features, channels, grid, seed, token, patch)
@@ -437,13 +443,18 @@ def receptive_field(
     place = "centre" if token == "centre" else "class token"
     dims, words = ("layer", "row", "column"), (f"effective receptive field of the {place}", UNITS)
     per_batch = np.stack(list(sums["rows"].values()), axis=1).astype(np.float64)
+    # Two numbers of each field, also without each batch in turn.
     size, centre_share = _field_numbers(per_batch.sum(axis=0), *field.shape[1:])
-    coords = {
-        "layer": layer_names,
-        "size": ("layer", size),
-        "centre_share": ("layer", centre_share),
-    }
-    result = array_of("receptive_field", field, dims, words, facts, **coords)
+    result = array_of(
+        "receptive_field",
+        field,
+        dims,
+        words,
+        facts,
+        layer=layer_names,
+        size=("layer", size),
+        centre_share=("layer", centre_share),
+    )
     if len(per_batch) < 2:
         return result
     rest = _field_numbers(per_batch.sum(axis=0) - per_batch, *field.shape[1:])
@@ -494,7 +505,7 @@ def _field_statistic(
     """
 
     def step(batch: tf.Tensor) -> dict[str, Any]:
-        own, batch, levels = in_own_units(features, tf.cast(batch, tf.float32))
+        own, batch, levels = to_own_units(features, tf.cast(batch, tf.float32))
         pieces = run_pieces(own, batch, _target_at_centre(batch, grid, token))
         fields = absolute_gradients(pieces, channels, seed, levels)
         layers = [tap for tap in (features.facts.layers or fields) if tap in fields]
@@ -609,7 +620,7 @@ def position_attribution(
     _require_gradients(
         features,
         images,
-        lambda batch: at_cells((rows, columns), tf.zeros(tf.shape(batch)[:1], tf.int32)),
+        lambda batch: select_cells((rows, columns), tf.zeros(tf.shape(batch)[:1], tf.int32)),
         dict(zip(layers, fields_of_layers, strict=True)),
     )
     estimator = "absolute gradient of the sum of channels, summed over image channels"
@@ -627,7 +638,7 @@ def _attribution_statistic(
     count = rows * columns
 
     def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
-        own, batch, _ = in_own_units(features, tf.cast(batch, tf.float32))
+        own, batch, _ = to_own_units(features, tf.cast(batch, tf.float32))
         layers: list[str] = []  # as the inner loop finds them
         height, width = batch.shape[1:3]
         together = min(count, max(1, PIXELS_AT_ONCE // (height * width)))
@@ -637,7 +648,7 @@ def _attribution_statistic(
         def fields_of_cells(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
             image, cells = pair
             repeated = tf.repeat(image[None], together, axis=0)
-            pieces = run_pieces(own, repeated, at_cells((rows, columns), cells))
+            pieces = run_pieces(own, repeated, select_cells((rows, columns), cells))
             ones = {tap: 1.0 for piece in pieces for tap in piece.targets}
             passed = propagated(pieces)
             names = names_of(passed)
@@ -665,7 +676,7 @@ def _require_map(tap: str, shape: tf.TensorShape) -> None:
         )
 
 
-def at_cells(grid: tuple[int, int], cells: tf.Tensor) -> Target:
+def select_cells(grid: tuple[int, int], cells: tf.Tensor) -> Target:
     """The function of maps to their activations under the middle of a cell of `grid` each."""
 
     def target(tap: str, maps: tf.Tensor) -> tf.Tensor:

@@ -19,14 +19,16 @@ from ..engine.class_scores import ONE_SCORE, require_scores
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, pack_correct, require_finite, variable
-from ..engine.stream import Statistic, Totals, evaluate, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 
 DROP = "patch drop"
 SALIENT, OTHERS = "occlusion of salient patches", "occlusion of other patches"
 LOW, HIGH = "low-frequency noise", "high-frequency noise"
 PERTURBATIONS = (DROP, SALIENT, OTHERS, LOW, HIGH)
 STRENGTHS = (0.25, 0.5, 0.75, 0.9)
-GRIDS = (2, 4, 8, 14)  # cells in a row of those that Naseer et al. shuffle
+# Cells in a row: the square grids of Naseer et al. (github.com/Muzammal-Naseer/IPViT,
+# scripts/evaluate_shuffle.sh), up to the 14 x 14 patches of their ViTs.
+GRIDS = (2, 4, 8, 14)
 
 
 @measurement("scores")
@@ -176,17 +178,18 @@ def robustness_statistic(
         }
 
     def finish(totals: Totals) -> xr.Dataset:
-        examples, num_classes = int(totals["examples"]), per_batch(totals, "num_classes")
+        examples, num_classes = int(totals["examples"]), mean_per_batch(totals, "num_classes")
         require_finite("robustness", [totals["finite"]], [scores])
         require_counted(totals["label_counts"], examples, num_classes)
         correct = totals["rows"]["correct"].astype(np.float64)
         intact = correct[:, 0]
         shape = (examples, len(PERTURBATIONS), len(strengths))
-        grids = per_batch(totals, "grids")
+        grids = mean_per_batch(totals, "grids")
         correct, shuffled_correct = np.split(correct[:, 1:], [shape[1] * shape[2]], axis=1)
         correct = correct.reshape(shape)
         change = correct - intact[:, None, None]
         shuffled_change = shuffled_correct - intact[:, None]
+        # The mean accuracy over strengths from 0 on, by the trapezoidal rule.
         curves = np.concatenate([np.repeat(intact[:, None, None], shape[1], 1), correct], axis=2)
         area = np.trapezoid(curves, (0.0, *strengths), axis=2) / strengths[-1]
         dims = ("perturbation", "strength")
@@ -224,14 +227,15 @@ def robustness_statistic(
         )
         # Which images are right is kept, for paired comparisons of models.
         packed = pack_correct(np.moveaxis(correct, 0, -1).astype(bool))
-        coords = {
-            "perturbation": list(PERTURBATIONS),
-            "strength": list(strengths),
-            "grid": [int(cells) for cells in grids],
-            "correct": (dims, packed, words),
-            "shuffled_correct": ("grid", pack_correct(shuffled_correct.T.astype(bool)), words),
-        }
-        return dataset_of(variables, facts, **coords)
+        return dataset_of(
+            variables,
+            facts,
+            perturbation=list(PERTURBATIONS),
+            strength=list(strengths),
+            grid=[int(cells) for cells in grids],
+            correct=(dims, packed, words),
+            shuffled_correct=("grid", pack_correct(shuffled_correct.T.astype(bool)), words),
+        )
 
     return Statistic(step, finish, with_labels=True)
 
@@ -256,6 +260,7 @@ def perturbed(
         noise = tf.random.stateless_normal(image.shape, key)
         return tf.random.stateless_uniform((count,), key), noise
 
+    # Random numbers follow from the pixels of an image: they do not depend on its batch.
     uniform, noise = tf.map_fn(
         random_numbers,
         images,
@@ -267,6 +272,7 @@ def perturbed(
     contrast = tf.math.reduce_variance(patches, axis=2)
     contrast = tf.reduce_mean(contrast, axis=-1)
     order = tf.argsort(uniform, axis=1)
+    # The rank of a patch is the order in which it is removed: at random, or by its contrast.
     ranks = {
         DROP: tf.argsort(order, axis=1),
         SALIENT: tf.argsort(tf.argsort(-contrast, axis=1, stable=True), axis=1),
@@ -274,6 +280,7 @@ def perturbed(
     }
     low = low_frequencies(noise)
     scale = tf.math.reduce_std(images, axis=(1, 2, 3), keepdims=True)
+    # Patches become zero; noise has the standard deviation of its image, times the strength.
     every = []
     for name in PERTURBATIONS:
         for strength in strengths:

@@ -17,7 +17,7 @@ from ..engine.class_scores import require_scores
 from ..engine.measurements import measurement, statistic_of
 from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, require_finite, variable
-from ..engine.stream import Statistic, Totals, evaluate, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 from ..statistics.intervals import wilson
 
 DECISIONS = SHAPE, TEXTURE, OTHER = ("shape", "texture", "other")
@@ -110,7 +110,7 @@ def shape_bias_statistic(features: Features, scores: str = "logits") -> Statisti
         }
 
     def finish(totals: Totals) -> xr.Dataset:
-        rows, num_classes = totals["rows"], per_batch(totals, "num_classes")
+        rows, num_classes = totals["rows"], mean_per_batch(totals, "num_classes")
         require_finite("the shape bias", [np.where(rows["is_finite"], 0, np.nan)], [scores])
         labels = rows["labels"].astype(np.int64)
         # Classes are named by the model, or numbered; pairs of kinds are put in the model's order.

@@ -204,10 +204,12 @@ def _means(totals: Totals, features: Features, grid: TokenGrid | None) -> xr.Dat
     """The result of `skip_ratio`, from what the steps add up to."""
     sites, summed = list(totals["ratios"]), list(totals["ratios"].values())
     require_finite("skip ratios", summed, sites)
+    # Sites with fewer tokens than others have NaN in the places that they lack.
     tokens = max(site.shape[1] for site in summed)
     padded = np.full((2, len(sites), tokens), np.nan)
     for index, (*ratios, count, _) in enumerate(summed):
         padded[:, index, : len(count)] = mean_of(np.array(ratios), count)
+    # Tokens whose branch is zero have no ratio, and are counted as left out.
     counted = sum(count.sum() for _, _, count, _ in summed)
     possible = totals["examples"] * sum(len(count) for _, _, count, _ in summed)
     negative = [share.mean() / totals["examples"] for *_, share in summed]

@@ -253,10 +253,12 @@ def parts_of(taps: Taps, token_grid: TokenGrid | None, grid: TokenGrid) -> Parts
                 f"Expected layers whose positions are multiples of {grid.rows} x {grid.columns}, "
                 f"the grid of the second model. Received: {layer!r} of {rows} x {columns}"
             )
+        # Maps with more positions are averaged down to the grid of the second model.
         window = (rows // grid.rows, columns // grid.columns)
         x = tf.nn.avg_pool2d(x, window, window, "VALID") if window != (1, 1) else x
         spatial = tf.reshape(x, (-1, grid.num_spatial, x.shape[-1]))
         parts[layer] = {SPATIAL: spatial}
+        # Prefix tokens are those of the layer, or the mean of its spatial tokens.
         if grid.prefix:
             is_sequence = taps[layer].shape.rank == 3
             if is_sequence and token_grid is not None and token_grid.prefix == grid.prefix:

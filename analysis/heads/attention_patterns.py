@@ -108,9 +108,10 @@ def attention_patterns_statistic(
         maps = tf.stack([query_maps(w, grid) for w in weights.values()], axis=2)
         summed = {name: tf.reduce_sum(x, axis=1) for name, x in pattern_terms(maps).items()}
         # Under the layers' names, for the error that names one.
-        summed["peak"] = dict(zip(weights, tf.unstack(summed["peak"], axis=1), strict=True))
+        peak = dict(zip(weights, tf.unstack(summed["peak"], axis=1), strict=True))
         batch = {name: summed[name][None] for name in ("repetition", "paired")}
-        return summed | {"rows": batch, "examples": tf.shape(images)[0], "batches": 1}
+        counts = {"examples": tf.shape(images)[0], "batches": 1}
+        return summed | {"peak": peak, "rows": batch} | counts
 
     def finish(totals: Totals) -> xr.Dataset:
         layers, peak = list(totals["peak"]), list(totals["peak"].values())

@@ -108,6 +108,7 @@ def mean_attention_statistic(features: Features, grid: PartialGrid = None) -> St
         }
 
     def finish(totals: Totals) -> xr.Dataset:
+        # A query that attends to prefix tokens alone has no share of the spatial keys to average.
         layers = list(totals["raw"])
         raw = np.stack(list(totals["raw"].values()))
         spatial, counted = map(np.stack, zip(*totals["spatial"].values(), strict=True))
@@ -175,8 +176,9 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
     if normalize not in NORMALIZERS:
         raise ValueError(f"Expected normalize in {NORMALIZERS}. Received: normalize={normalize!r}")
     grid = grid_of_mean(mean)
-    share, weights, heads = _of_spatial_queries(mean, grid)
+    share, weights, heads = _select_spatial_queries(mean, grid)
     aligned = _aligned_sum(grid.as_map(share * weights[..., None]), grid)
+    # Divided by the number of queries, or of the queries that have a key at an offset.
     if normalize == "queries":
         counted = weights.sum(axis=-1)[..., None, None]
     else:
@@ -234,6 +236,7 @@ def attention_offset(aligned: xr.DataArray) -> xr.Dataset:
         measurements/attention/aligned-attention.md.
     """
     dims = ("row_offset", "column_offset")
+    # The mean offset, weighted by attention, and the offset with most attention.
     share = aligned / aligned.sum(dims)
     row, column = ((share * aligned[dim]).sum(dims, min_count=1) for dim in dims)
     largest = aligned.fillna(-1.0).argmax(dims)
@@ -293,7 +296,7 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
         sides = [np.linspace(0, 1, side) for side in (grid.rows, grid.columns)]
         centres = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
         distances = np.linalg.norm(centres[:, None] - centres[None], axis=-1)
-    share, weights, coords = _of_spatial_queries(mean, grid)
+    share, weights, coords = _select_spatial_queries(mean, grid)
     summed = np.einsum("lhqk,qk,lhq->lh", share, distances, weights, optimize=True)
     values, words = mean_of(summed, weights.sum(axis=-1)), ("mean attention distance", UNITS[units])
     return array_of("mean_distance", values, DIMS, words, mean.attrs, **coords)
@@ -335,11 +338,11 @@ def attention_maps(
         mean = mean_attention(mean, images, **options)
     grid = grid_of_mean(mean)
     if isinstance(query, str) and require_word(query, PARTS, "query") == SPATIAL:
-        share, weights, coords = _of_spatial_queries(mean, grid)
+        share, weights, coords = _select_spatial_queries(mean, grid)
         summed = np.einsum("lhqk,lhq->lhk", share, weights)
         share = mean_of(summed, weights.sum(axis=-1)[..., None])
     else:
-        spatial, left_out = _by_query(mean)
+        spatial, left_out = _read_queries(mean)
         position = _position(query, grid)
         share, coords = spatial[:, :, position], _heads(mean, left_out[:, :, position])
     dims, words = (*DIMS, "row", "column"), ("mean attention", "1")
@@ -362,17 +365,17 @@ def _position(query: int | str, grid: TokenGrid) -> int:
     return query
 
 
-def _of_spatial_queries(
+def _select_spatial_queries(
     mean: xr.Dataset, grid: TokenGrid
 ) -> tuple[np.ndarray, np.ndarray, Coordinates]:
     """Attention (layer, head, query, key) of spatial queries, their weights, and coordinates."""
-    share, left_out = (values[:, :, grid.prefix :] for values in _by_query(mean))
+    share, left_out = (values[:, :, grid.prefix :] for values in _read_queries(mean))
     weights = 1.0 - left_out / mean.attrs["examples"] if left_out.any() else np.ones(left_out.shape)
     share = np.where(weights[..., None] > 0, share.astype(np.float64), 0.0)
     return share, weights, _heads(mean, left_out.sum(axis=-1))
 
 
-def _by_query(mean: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
+def _read_queries(mean: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Attention (layer, head, query, key), and numbers of examples left out, 0 where not saved."""
     dims = ("layer", "head", "query")
     spatial = mean["spatial"].transpose(*dims, "spatial_key").values
@@ -497,6 +500,7 @@ def head_classes(
     grid = require_tokens(grid_of_mean(mean))
     aligned = aligned_attention(mean)
     numbers = offset_statistics(aligned.values)
+    # Uniform attention gives each offset as much as there are pairs of tokens that far apart.
     sides = (side - abs(np.arange(1 - side, side)) for side in (grid.rows, grid.columns))
     uniform = offset_statistics(np.outer(*sides) / grid.num_spatial**2)
     numbers["relative_spread"] = numbers["spread"] / uniform["spread"]
@@ -522,6 +526,7 @@ def offset_statistics(share: np.ndarray) -> dict[str, np.ndarray]:
     def expected(values: np.ndarray) -> np.ndarray:
         return (share * values).sum(axis=(-2, -1))
 
+    # Distances from the query itself, and from the median offset, which is robust to far tokens.
     medians = [_median(share.sum(axis=other)) for other in (-1, -2)]
     from_median = (
         side - m[..., None, None] for side, m in zip((row, column), medians, strict=True)

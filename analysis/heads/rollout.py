@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -192,6 +192,7 @@ def _changes(taps: Taps) -> dict[str, tf.Tensor]:
             f"no {format_list(missing)}"
         )
     changes = {}
+    # Without a norm between sites, what one site adds up is what the next one adds to.
     pairs = [(f"{before}/sum", f"{after}/skip") for before, after in itertools.pairwise(sites)]
     for pair in pairs:
         before, after = (tf.cast(taps[tap], tf.float32) for tap in pair)
@@ -339,9 +340,9 @@ def _relevance_statistic(
 
 def relevance(layers: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
     """Relevance (..., query, key) after the last layer, from weights and their gradients."""
-    total = None
-    for weights, gradient in layers:
+
+    def mix(weights: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
         positive = tf.nn.relu(tf.cast(weights, tf.float32) * tf.cast(gradient, tf.float32))
-        mixed = tf.reduce_mean(positive, axis=-3) + tf.eye(weights.shape[-1])
-        total = mixed if total is None else tf.matmul(mixed, total)
-    return total
+        return tf.reduce_mean(positive, axis=-3) + tf.eye(weights.shape[-1])
+
+    return reduce(lambda total, mixed: mixed @ total, itertools.starmap(mix, layers))

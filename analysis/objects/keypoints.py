@@ -21,7 +21,7 @@ from ..engine.measurements import measurement
 from ..engine.pooling import PartialGrid, as_tokens, grid_of, shared_grid
 from ..engine.preparation import ImagesLike, prepare, read_model
 from ..engine.results import array_of, dataset_of, provenance, require_finite, variable
-from ..engine.stream import Statistic, Totals, evaluate, per_batch, row_statistic
+from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch, row_statistic
 from ..engine.traces import reusable
 from .dense_features import maps_of, require_square
 
@@ -57,6 +57,7 @@ def square_pairs(pairs: Pairs, size: int) -> np.ndarray:
     points = np.full((len(pairs), 2, most, 2), np.nan, np.float32)
     for number, pair in enumerate(pairs):
         count = len(pair["source_points"])
+        # Points in the coordinates of the resized square image; NaN for what a pair lacks.
         for side, name in enumerate(("source", "target")):
             places, shape = np.asarray(pair[f"{name}_points"]), np.shape(pair[name])[:2]
             fit = count and places.shape == (count, 2)
@@ -354,6 +355,7 @@ def _labelled(
     # Reach is in pixels of the square, or in sides of the boxes.
     rule, unit = notes["threshold"], notes["size"] if boxes is None else 1
     names = sorted(set(categories))
+    # The share of keypoints within each threshold, for each layer and category.
     pck = np.empty((len(AVERAGES), len(distances), len(names), len(thresholds)))
     for layer, layer_distances in enumerate(distances.values()):
         for place, share in enumerate(thresholds):
@@ -422,7 +424,7 @@ def token_similarity(
         layers = list(totals["rows"])
         require_finite("the similarity of tokens", list(totals["rows"].values()), layers)
         cosines = [_cosines(x.astype(np.float64)) for x in totals["rows"].values()]
-        facts = {"estimator": "cosine of single tokens"} | per_batch(totals, "grid")
+        facts = {"estimator": "cosine of single tokens"} | mean_per_batch(totals, "grid")
         facts = provenance(features, len(cosines[0]), 1, **facts)
         dims = ("layer", "example", "token", "other_example", "other_token")
         words = "cosine similarity", "1"

@@ -60,9 +60,9 @@ def difference_of(roles: xr.Dataset, content: str) -> Estimate:
 
 @claim(
     "outlier_roles.{vit}",
-    "section 2.2, Table 1",
+    "section 2.1, Table 1 (ImageNet)",
     "difference in accuracy",
-    effect="above",
+    effect=0.032,  # 69.0 and 65.8 %, the third smallest difference of 14 data sets
     least=0.01,
     beyond_untrained=False,
 )
@@ -80,9 +80,9 @@ def outliers_hold_the_class(roles: xr.Dataset) -> Estimate:
 
 @claim(
     "outlier_roles.{vit}",
-    "section 2.2, Figure 5",
+    "section 2.1, Figure 5b",
     "difference in accuracy",
-    effect="below",
+    effect=-0.189,  # 22.8 and 41.7 %
     least=0.05,
     beyond_untrained=False,
 )

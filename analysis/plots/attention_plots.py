@@ -105,8 +105,9 @@ def plot_attention_distance(
         ax.set_title(title)
         return _sorted_heads(ax, arrays[""])
     columns = min(3, len(arrays))
-    layout = {"columns": columns, "inches": (3.8, 3.0), "size": 10}
-    ax, flat = panels(ax, len(arrays), title, list(arrays), **layout)
+    ax, flat = panels(
+        ax, len(arrays), title, list(arrays), columns=columns, inches=(3.8, 3.0), size=10
+    )
     for panel, result in zip(flat, arrays.values(), strict=True):
         _sorted_heads(panel, result)
     top = max(panel.get_ylim()[1] for panel in flat)
@@ -130,8 +131,12 @@ def _sorted_heads(ax: "Axes", result: xr.DataArray) -> "Axes":
         ax.plot(ranks, np.sort(heads), marker="o", markersize=3.5, color=colour, label=name)
     unit = result.attrs.get("units", "pixels")
     cast(Any, ax.xaxis.get_major_locator()).set_params(integer=True)
-    labels: dict[str, Any] = {"ylabel": f"mean attention distance ({unit})", "ylim": (0, None)}
-    style.tidy(ax, xlabel="head, sorted by distance within its layer", **labels)
+    style.tidy(
+        ax,
+        xlabel="head, sorted by distance within its layer",
+        ylabel=f"mean attention distance ({unit})",
+        ylim=(0, None),
+    )
     if len(names) <= LARGEST_LEGEND:
         style.legend(ax, title=layer_label(cut))
         return ax
@@ -550,8 +555,9 @@ def plot_attention_saliency(
     best = {key: iou.max("head") for key, iou in heads.items()}
     kinds = {query: QUERIES.get(query) or query for _, query in heads}
     words = "Overlap of attention and object (line: best head, points: all heads)"
-    labels: dict[str, Any] = {"ylabel": "IoU of attention and mask", "ylim": (0, None)}
-    ax = draw_lines(best, kinds, ax, baselines, points=heads, **labels)
+    ax = draw_lines(
+        best, kinds, ax, baselines, points=heads, ylabel="IoU of attention and mask", ylim=(0, None)
+    )
     ax.set_title(style.titled(words, results), fontsize=11)
     return ax
 
@@ -645,12 +651,16 @@ def plot_attention_rollout(
     title = f"{style.titled(f'Attention rollout of {query_name}', result)}\n{SCALED}"
     maps = values[:, prefix:].reshape(-1, *shape)
     image = picture_of(result, image)
-    look: dict[str, Any] = {
-        "bar": "rollout / panel maximum",
-        "axis_unit": None if image is not None else "token",
-    }
     images = image if isinstance(image, list) or image is None else [image] * len(maps)
-    return draw_maps(ax, maps, names, title, images=images, **look)[0]
+    return draw_maps(
+        ax,
+        maps,
+        names,
+        title,
+        images=images,
+        bar="rollout / panel maximum",
+        axis_unit=None if image is not None else "token",
+    )[0]
 
 
 def _of_query(result: xr.DataArray, query: int | str | None, prefix: int) -> tuple[np.ndarray, str]:

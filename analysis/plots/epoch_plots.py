@@ -47,8 +47,7 @@ def plot_epochs(result: Result, /, ax: "Axes | None" = None, title: str | None =
             f"Expected a result over epochs, of `Recorder.results`. Received: {describe(result)}"
         )
     text = style.titled("During training", result) if title is None else title
-    layout = {"inches": (3.6, 2.8), "size": 10}
-    ax, flat = panels(ax, len(variables), text, list(variables), **layout)
+    ax, flat = panels(ax, len(variables), text, list(variables), inches=(3.6, 2.8), size=10)
     for panel, values in zip(flat, variables.values(), strict=True):
         _draw_lines(panel, values)
     # The lines of all panels are the same layers, which one legend names.

@@ -131,11 +131,15 @@ def plot_skip_ratio(
     name = SKIP_LABELS[variable]
     title = style.titled(f"{name[0].upper()}{name[1:]}, {part} tokens", results)
     gaps = "\n(grey: no such token)" if np.isnan(shown.values).any() else ""
-    look: dict[str, Any] = {
-        "cmap": style.colours("PuOr"),
-        "norm": _skip_norm(variable, shown.values),
-    }
-    ax, bar = draw_matrix(shown, ax, height=3, title=title, bar=name + gaps, **look)
+    ax, bar = draw_matrix(
+        shown,
+        ax,
+        height=3,
+        title=title,
+        bar=name + gaps,
+        cmap=style.colours("PuOr"),
+        norm=_skip_norm(variable, shown.values),
+    )
     prefix, num_shown = results.attrs.get("prefix", 0), shown.sizes["token"]
     # Every row, every second, every fourth and so on: at most 24 labels, which stay legible.
     rows = np.arange(0, num_shown, 2 ** int(np.ceil(np.log2(max(1, num_shown / 24)))))
@@ -378,12 +382,13 @@ def plot_position_similarity(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     inches = float(np.clip(0.5 * max(rows, columns), 3.5, 7)) / max(rows, columns)
     size = inches * columns + 2, inches * rows + 1
     target = style.new_axes(*size, "compressed") if ax is None else ax
-    look: dict[str, Any] = {
-        "cmap": style.colours("viridis").with_extremes(bad="white"),
-        "vmin": -1,
-        "vmax": 1,
-    }
-    image = target.imshow(mosaic, interpolation="nearest", **look)
+    image = target.imshow(
+        mosaic,
+        interpolation="nearest",
+        cmap=style.colours("viridis").with_extremes(bad="white"),
+        vmin=-1,
+        vmax=1,
+    )
     for axis, count, step, dim in (
         (target.xaxis, columns, widths, "other_column"),
         (target.yaxis, rows, heights, "other_row"),
@@ -435,8 +440,9 @@ def plot_logit_lens(
     # One line for each class, all of one kind.
     selected = {name: select_labels(scores, **{"class": name}) for name in shown}
     lines = {(class_titles(line)[0], ""): line for line in selected.values()}
-    labels: dict[str, Any] = {"title": style.titled("Logit lens", result), "ylabel": "class score"}
-    return draw_lines(lines, {"": "score"}, ax, **labels)
+    return draw_lines(
+        lines, {"": "score"}, ax, title=style.titled("Logit lens", result), ylabel="class score"
+    )
 
 
 LENS_LINES = {"accuracy": "accuracy", "agreement": "agreement with the last layer"}
@@ -478,11 +484,15 @@ def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None") -> "Axes":
         }
         for ending in ("", "_stderr")
     )
-    labels: dict[str, Any] = {
-        "title": style.titled("Logit-lens accuracy", results),
-        "ylim": (0, 1.03),
-    }
-    return draw_lines(lines, LENS_LINES, ax, errors=errors, ylabel="fraction of images", **labels)
+    return draw_lines(
+        lines,
+        LENS_LINES,
+        ax,
+        errors=errors,
+        ylabel="fraction of images",
+        title=style.titled("Logit-lens accuracy", results),
+        ylim=(0, 1.03),
+    )
 
 
 EFFECTS = {
@@ -757,8 +767,9 @@ def plot_token_ablation(
         style.legend(ax, title="tokens (bars: 95 % CI)")
         return ax
     count, orders = len(results), _orders(results.values())
-    layout = {"columns": min(count, 3), "inches": (3.6, 2.8), "size": 10}
-    ax, flat = panels(ax, count, title, list(results), **layout)
+    ax, flat = panels(
+        ax, count, title, list(results), columns=min(count, 3), inches=(3.6, 2.8), size=10
+    )
     for panel in flat[1:]:
         panel.sharey(flat[0])
     colours = style.line_colours(results)
@@ -1013,8 +1024,9 @@ def plot_position_attribution(
     place = result["place"].values[result.sizes["place"] // 2] if place is None else place
     maps = np.sqrt(select_labels(result, example=example, place=place))
     title = style.titled(f"Effective receptive field at position {place}", result)
-    look: dict[str, Any] = {"bar": "√ of the fraction of maximum", "image": image}
-    return draw_maps(ax, maps, layer_names(result), title, **look)[0]
+    return draw_maps(
+        ax, maps, layer_names(result), title, bar="√ of the fraction of maximum", image=image
+    )[0]
 
 
 @draws("layer example token other_example other_token")

@@ -287,8 +287,9 @@ def panels(
         grid = spec.subgridspec(num_rows, num_columns)
     else:  # of `Figure.add_axes`
         box = ax.get_position(original=True)
-        edges = {"left": box.x0, "right": box.x1, "bottom": box.y0, "top": box.y1}
-        grid = ax.figure.add_gridspec(num_rows, num_columns, **edges)
+        grid = ax.figure.add_gridspec(
+            num_rows, num_columns, left=box.x0, right=box.x1, bottom=box.y0, top=box.y1
+        )
     ax.set_subplotspec(grid[:, :])
     ax.set(xticks=[], yticks=[], facecolor="none")
     ax.spines[:].set_visible(False)

@@ -46,12 +46,6 @@ TOKENS = {CLS: "CLS token", SPATIAL: "mean of the spatial tokens", ALL: "mean of
 
 
 # Before the lines, which can be of these dims too: `plot` takes the first that fits.
-# Expressions of results that plots draw, in the examples of their documentation.
-PROBES = "analysis.ridge_probe(model, train, test)"
-PROBES_AT_L2 = f"{PROBES}.isel(l2=0)"
-PROBES_OF_EACH = 'analysis.ridge_probe(model, train, test, tokens="each").isel(l2=0)'
-
-
 @draws("layer token", of="ridge_probe")
 def plot_probe_map(
     result: xr.DataArray, ax: "Axes | None", *, layers: list[str] | None = None
@@ -611,11 +605,14 @@ def plot_retrieval(
     lines = style.split(scores, "difficulty")
     kinds = {difficulty: difficulty for _, difficulty in lines}
     words = ", ".join(["Image retrieval", *kinds]) if len(kinds) == 1 else "Image retrieval"
-    labels: dict[str, Any] = {
-        "title": style.titled(words, results),
-        "ylabel": "mean average precision (%)",
-    }
-    return draw_lines(lines, kinds, ax, baselines, **labels)
+    return draw_lines(
+        lines,
+        kinds,
+        ax,
+        baselines,
+        title=style.titled(words, results),
+        ylabel="mean average precision (%)",
+    )
 
 
 @draws(dict.fromkeys(SCORES, "layer"), several=True, of="clustering, object_clustering")
@@ -658,8 +655,14 @@ def plot_clustering(
     counts = {result.attrs.get("clusters") for result in style.by_label(results).values()}
     (number,) = counts if len(counts) == 1 else [None]
     words = f"Agreement of {number} clusters with labels" if number else "Cluster agreement"
-    labels: dict[str, Any] = {"title": style.titled(words, results), "ylabel": SCORES[score]}
-    ax = draw_lines(lines, {score: SCORES[score]}, ax, baselines, **labels)
+    ax = draw_lines(
+        lines,
+        {score: SCORES[score]},
+        ax,
+        baselines,
+        title=style.titled(words, results),
+        ylabel=SCORES[score],
+    )
     pixels = [x.attrs.get("purity_raw_pixels") for x in style.by_label(results).values()]
     known = [purity for purity in pixels if purity is not None]
     if known and score == "purity":

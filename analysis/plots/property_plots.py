@@ -118,11 +118,15 @@ def plot_frequency_amplitude(
         for name in ("amplitude", "stderr")
     )
     share = "the highest frequency" if frequency == 1 else f"{frequency:g} of the highest frequency"
-    labels: dict[str, Any] = {
-        "title": style.titled(f"Amplitude at {share}", results),
-        "ylabel": words,
-    }
-    return draw_lines(lines, {words: words}, ax, baselines, errors=errors, **labels)
+    return draw_lines(
+        lines,
+        {words: words},
+        ax,
+        baselines,
+        errors=errors,
+        title=style.titled(f"Amplitude at {share}", results),
+        ylabel=words,
+    )
 
 
 @draws(dict.fromkeys(("error", "stderr"), "transform layer"), several=True)
@@ -206,8 +210,7 @@ def plot_robustness(
     title = style.titled("Accuracy on perturbed images", results)
     names = [*perturbations, SHUFFLED]
     columns = (len(names) + 1) // 2 if len(names) > 3 else len(names)
-    layout = {"columns": columns, "inches": (2.2, 1.9), "size": 9}
-    ax, flat = panels(ax, len(names), title, names, **layout)
+    ax, flat = panels(ax, len(names), title, names, columns=columns, inches=(2.2, 1.9), size=9)
     colours = style.line_colours(named, baselines)
     for index, (panel, name) in enumerate(zip(flat, names, strict=True)):
         is_shuffled = name == SHUFFLED
@@ -217,8 +220,14 @@ def plot_robustness(
             x, accuracy, errors = (part[variable].values for variable in variables)
             x = np.append(start, x)
             accuracy = np.append(result["intact_accuracy"].item(), accuracy)
-            look: dict[str, Any] = {"color": colours[label], "marker": "o", "markersize": 3}
-            panel.plot(x, accuracy, label=label or "accuracy", **look)
+            panel.plot(
+                x,
+                accuracy,
+                label=label or "accuracy",
+                color=colours[label],
+                marker="o",
+                markersize=3,
+            )
             draw_band(panel, x, accuracy, 1.96 * np.append(0.0, errors), colours[label])
         style.tidy(panel, ylim=(0, 1))
         style.percent(panel.yaxis)
@@ -343,8 +352,9 @@ def plot_outlier_tokens(
                     line = result["attention"].sel(tokens=tokens).values
                     if np.isfinite(line).any():
                         name = ": ".join(filter(None, [label, str(tokens)]))
-                        kind = {"linestyle": style.line_style(order), "label": name}
-                        panel.plot(depth, line, **look, **kind)
+                        panel.plot(
+                            depth, line, **look, linestyle=style.line_style(order), label=name
+                        )
                         errors = result["attention_stderr"].sel(tokens=tokens).values
                         draw_band(panel, depth, line, 1.96 * errors, colours[label])
     largest = max(float(result["share"].max()) for result in named.values())
@@ -410,13 +420,15 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         values = select_labels(result[name], tokens=tokens, **where).values
         errors = select_labels(result[f"{name}_stderr"], tokens=tokens, **where).values
         label = ": ".join([tokens, *where.values()][: 1 if name == "probe_accuracy" else 2])
-        look: dict[str, Any] = {
-            "linestyle": line,
-            "marker": "o",
-            "markersize": 3,
-            "color": colours[tokens],
-        }
-        panel.plot(depth, values, label=label, **look)
+        panel.plot(
+            depth,
+            values,
+            label=label,
+            linestyle=line,
+            marker="o",
+            markersize=3,
+            color=colours[tokens],
+        )
         draw_band(panel, depth, values, 1.96 * errors, colours[tokens])
 
     for panel, content in zip(flat, [*contents, None], strict=True):
@@ -491,13 +503,21 @@ def plot_shape_bias(
         look: dict[str, Any] = {"color": colour, "marker": style.marker(kind), "markersize": 4.5}
         name = f"{result['shape_bias'].item():.2f} ({label or 'all classes'})"
         ax.errorbar(value, y, xerr=widths, linestyle="", linewidth=1, **look)
-        line = {"linewidth": 1.2, "linestyle": style.line_style(kind)}
-        ax.axvline(result["shape_bias"].item(), color=colour, label=name, **line)
+        ax.axvline(
+            result["shape_bias"].item(),
+            color=colour,
+            label=name,
+            linewidth=1.2,
+            linestyle=style.line_style(kind),
+        )
         low, high = result["low"].item(), result["high"].item()
         ax.axvspan(low, high, color=colour, alpha=0.15, linewidth=0)
-    labels: dict[str, Any] = {"title": style.titled("Shape bias", results), "xlim": (-0.03, 1.03)}
     style.tidy(
-        ax, xlabel="shape bias (0: texture, 1: shape)", ylabel="class of the shape", **labels
+        ax,
+        xlabel="shape bias (0: texture, 1: shape)",
+        ylabel="class of the shape",
+        title=style.titled("Shape bias", results),
+        xlim=(-0.03, 1.03),
     )
     ax.set_yticks(range(len(classes)), classes)
     ax.invert_yaxis()

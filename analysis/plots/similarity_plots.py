@@ -112,8 +112,9 @@ def _draw_panels(
     """A matrix for each of a dict from label to array; the last has a bar of its own, if named."""
     columns = math.ceil(len(maps) / math.ceil(len(maps) / 4))
     models = [pair if pair[0] != pair[1] else ["", ""] for pair in models]
-    layout = {"columns": columns, "inches": (PANEL + 0.4, PANEL + 0.4), "size": 9}
-    ax, flat = panels(ax, len(maps), title, list(maps), **layout)
+    ax, flat = panels(
+        ax, len(maps), title, list(maps), columns=columns, inches=(PANEL + 0.4, PANEL + 0.4), size=9
+    )
     values = list(maps.values())
     sides = [
         [(tuple(layer_names(value, dim)), model) for dim, model in zip(DIMS, pair, strict=True)]
@@ -294,15 +295,23 @@ def _mark_matches(ax: "Axes", cka: np.ndarray) -> None:
         ("best match: corresponding layer", is_corresponding, "o", "white"),
         ("best match: another layer", ~is_corresponding, "X", style.ACCENT),
     ):
-        marks = {"marker": marker, "markerfacecolor": colour, "label": label}
-        ax.plot(columns[rows], best[rows], **marks, **look)
+        ax.plot(
+            columns[rows], best[rows], marker=marker, markerfacecolor=colour, label=label, **look
+        )
     ax.set(xlim=ends, ylim=ends)
-    corner = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "borderaxespad": 0, "borderpad": 0}
     ax.legend(
         title=f"{is_corresponding.sum()} of {len(cka)} layers match the corresponding layer best",
-        **corner, frameon=False, fontsize=8, title_fontsize=8, handlelength=1.6, labelspacing=0.25,
+        loc="lower left",
+        bbox_to_anchor=(0, 1.01),
+        borderaxespad=0,
+        borderpad=0,
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+        handlelength=1.6,
+        labelspacing=0.25,
         alignment="left",
-    )  # fmt: skip
+    )
 
 
 @draws({"cka": "layer"}, several=True)
@@ -339,8 +348,15 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axe
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = style.depth_colours(len(lines))
     for index, (label, line) in enumerate(lines.items()):
-        options = {"color": colours[index], "marker": style.marker(index), "label": label or "CKA"}
-        ax.plot(depths[index], line.values, markersize=4.5, clip_on=False, **options)
+        ax.plot(
+            depths[index],
+            line.values,
+            markersize=4.5,
+            clip_on=False,
+            color=colours[index],
+            marker=style.marker(index),
+            label=label or "CKA",
+        )
         if "stderr" in results[label]:
             error = results[label]["stderr"].values
             half_width = t_interval(np.zeros_like(error), error, num_batches(results[label]) - 1)[1]
@@ -427,8 +443,15 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         for (row, column), value in np.ndenumerate(values):
             if np.isfinite(value):
                 shade = "black" if value > 0.6 else "white"
-                at = {"ha": "center", "va": "center", "fontsize": FONT_SIZE, "color": shade}
-                panel.text(column, row, f"{value:.2f}", **at)
+                panel.text(
+                    column,
+                    row,
+                    f"{value:.2f}",
+                    ha="center",
+                    va="center",
+                    fontsize=FONT_SIZE,
+                    color=shade,
+                )
         panel.set_xticks(range(len(names)), names, rotation=90, fontsize=FONT_SIZE)
         panel.set_yticks(range(len(names)), names, fontsize=FONT_SIZE)
         panel.tick_params(length=0)
@@ -766,8 +789,9 @@ def plot_formation(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     height = 0.8 * style.side(result.sizes["layer"])
     title = style.titled("Representations during training", result)
     titles = [PANELS[name][0] for name in names]
-    layout = {"columns": len(names), "inches": (WIDTH, height), "size": 10}
-    ax, flat = panels(ax, len(names), title, titles, **layout)
+    ax, flat = panels(
+        ax, len(names), title, titles, columns=len(names), inches=(WIDTH, height), size=10
+    )
     layers, cut = shorten(layer_names(result))
     epochs, rows = result["epoch"].values.astype(float), np.arange(len(layers))
     # Cells end halfway to the neighbours of their epoch.
@@ -854,8 +878,14 @@ def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     ax = style.new_axes(7.5, 4.6) if ax is None else ax
     for index, (kind, colour) in enumerate(style.line_colours(families.tolist()).items()):
         members = families == kind
-        look: dict[str, Any] = {"color": colour, "marker": style.marker(index), "linestyle": "none"}
-        ax.plot(flops[members] / unit, percent[members], label=kind, **look)
+        ax.plot(
+            flops[members] / unit,
+            percent[members],
+            label=kind,
+            color=colour,
+            marker=style.marker(index),
+            linestyle="none",
+        )
     ax.set(xscale="log", xlabel=f"training compute ({UNITS[unit]}FLOPs)")
     ax.margins(0.15, 0.12)
     style.plain_log(ax.xaxis)
@@ -874,12 +904,9 @@ def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str])
     centres = ax.transData.transform(np.column_stack([x, y]))
     taken = [Bbox.from_bounds(left - 4, bottom - 4, 8, 8) for left, bottom in centres]
     for point, name in zip(zip(x, y, strict=True), names, strict=True):
-        look: dict[str, Any] = {
-            "xytext": (0, 0),
-            "textcoords": "offset points",
-            "fontsize": FONT_SIZE,
-        }
-        text = ax.annotate(str(name), point, **look)
+        text = ax.annotate(
+            str(name), point, xytext=(0, 0), textcoords="offset points", fontsize=FONT_SIZE
+        )
         for offset, horizontal, vertical in PLACES:
             text.set(position=offset, ha=horizontal, va=vertical)
             box = text.get_window_extent()

@@ -21,6 +21,7 @@ from vit_tf.features.layers import Detail
 from vit_tf.features.tokens import TokenGrid, as_grid
 
 from ..engine.accessors import ResultDataset
+from ..engine.masks import num_beyond, patch_cover, require_shares
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import (
     PartialGrid,
@@ -33,7 +34,6 @@ from ..engine.pooling import (
 from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import DEFAULT, provenance, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate
-from ..heads.saliency import num_beyond, patch_cover, require_shares
 
 STARTS = 10
 
@@ -257,6 +257,7 @@ def masked_features(
             f"Expected the {grid.num_tokens} tokens of {grid}. "
             f"Received: tokens of shape {tokens.shape}"
         )
+    # The mean of the tokens, weighted by the share of each patch that the mask covers.
     flat = tf.reshape(masks, (-1, *masks.shape[2:]))
     shape = (*tf.unstack(tf.shape(masks)[:2]), grid.num_spatial)
     cover = tf.reshape(patch_cover(flat, grid), shape)

@@ -293,7 +293,7 @@ def _nearest_of_batch(
     rounded = tf.cast(units, tf.float32)
     count = searched.directions.shape[0]
 
-    def of_rows(start: tf.Tensor | int, size: tf.Tensor | int) -> dict[str, tf.Tensor]:
+    def search_rows(start: tf.Tensor | int, size: tf.Tensor | int) -> dict[str, tf.Tensor]:
         products = tf.matmul(searched.rounded[start : start + size], rounded, transpose_b=True)
         nearer = tf.reduce_max(products, axis=1) > searched.limits[start : start + size]
         image = tf.cast(tf.where(nearer)[:, 0], tf.int32) + start
@@ -303,7 +303,7 @@ def _nearest_of_batch(
         return {"image": image, **nearest(similarity, every, most)}
 
     if count <= ROWS:
-        return of_rows(0, count)
+        return search_rows(0, count)
     types = {"image": tf.int32, "similarity": units.dtype, "labels": labels.dtype}
     parts = {
         name: tf.TensorArray(dtype, math.ceil(count / ROWS), infer_shape=False)
@@ -311,7 +311,7 @@ def _nearest_of_batch(
     }
 
     def body(start: tf.Tensor, parts: dict) -> tuple[tf.Tensor, dict]:
-        found = of_rows(start, tf.minimum(ROWS, count - start))
+        found = search_rows(start, tf.minimum(ROWS, count - start))
         written = {name: part.write(start // ROWS, found[name]) for name, part in parts.items()}
         return start + ROWS, written
 

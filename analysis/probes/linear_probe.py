@@ -120,6 +120,7 @@ class Probes(keras.layers.Layer):
 def _make_model(x: FeaturesByKey, num_classes: int, batch_norm: Sequence[bool]) -> keras.Model:
     """A model of untrained probes, with the statistics of the features."""
     inputs, logits = {}, []
+    # Probes of equally many channels are one layer, which trains all of them in one product.
     for name, keys in _groups(x).items():
         channels = int(name)
         inputs[name] = keras.Input((len(keys), channels), name=name, dtype="float32")
@@ -166,7 +167,7 @@ def _groups(x: FeaturesByKey) -> dict[str, list[Key]]:
     return groups
 
 
-def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+def _cross_entropy(labels: tf.Tensor | np.ndarray, logits: tf.Tensor) -> tf.Tensor:
     """Cross-entropy of logits (example, probe, class): tensor of shape (example, probe)."""
     labels = ops.broadcast_to(ops.reshape(labels, (-1, 1)), cast(tuple, ops.shape(logits))[:2])
     return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
@@ -181,8 +182,7 @@ def _batches(
     inputs: dict[str, np.ndarray], labels: np.ndarray, size: int, steps: int, epochs: int, seed: int
 ) -> tf.data.Dataset:
     """Batches of all epochs, each epoch in an order drawn from the seed and its number."""
-    inputs = {name: tf.constant(rows) for name, rows in inputs.items()}
-    labels = tf.constant(labels)
+    data = {name: tf.constant(rows) for name, rows in inputs.items()}, tf.constant(labels)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         order = tf.random.experimental.stateless_shuffle(
@@ -191,7 +191,7 @@ def _batches(
         return tf.data.Dataset.from_tensor_slices(tf.reshape(order[: steps * size], (steps, size)))
 
     def gather(rows: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        return tf.nest.map_structure(lambda x: tf.gather(x, rows), (inputs, labels))
+        return tf.nest.map_structure(lambda x: tf.gather(x, rows), data)
 
     return without_autotune(tf.data.Dataset.range(epochs).flat_map(epoch).map(gather).prefetch(1))
 

@@ -19,7 +19,7 @@ from ..engine.measurements import labels_after_images, measurement
 from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
 from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, require_finite, variable
-from ..engine.stream import Statistic, Totals, evaluate, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 from ..engine.traces import reusable
 
 
@@ -93,7 +93,7 @@ def mistakes(
 
     def finish(totals: Totals) -> xr.Dataset:
         rows, examples = totals["rows"], int(totals["examples"])
-        require_counted(totals["label_counts"], examples, per_batch(totals, "num_classes"))
+        require_counted(totals["label_counts"], examples, mean_per_batch(totals, "num_classes"))
         require_finite("probabilities", [rows["label_probability"]], [scores])
         num_wrong = int((rows["keys"] >= 0).sum())
         if not num_wrong:

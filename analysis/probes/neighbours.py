@@ -94,6 +94,7 @@ def neighbours(
         num_images = similarity.shape[-1]
         if k > num_images:
             raise ValueError(f"Expected k of at most {num_images} images. Received: k={k}")
+        # The k nearest images of each query, the most similar first.
         order = np.argsort(-similarity, axis=-1, kind="stable")[..., :k]
         dims = ("layer", "query", "rank")
         pictures = np.stack([first["pictures"] for first in totals["merged"].values()])

@@ -73,6 +73,7 @@ def predict(
     statistic = _probability_statistic(features, scores=scores, kind=kind)
     probabilities = evaluate(statistic, images, description="predictions", checked=(features,))
     require_finite("probabilities", [probabilities], [scores])
+    # The most probable classes come first; of equal ones, the first.
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
     dims = ("example", "rank")
     highest = np.take_along_axis(probabilities, order, axis=1)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
-from threadpoolctl import threadpool_limits
 
 from vit_tf import TokenGrid
 from vit_tf.data.any_images import as_images
@@ -22,6 +19,7 @@ from vit_tf.features.features import Features, Taps, pick_taps
 from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
+from ..engine.least_squares import BIAS, classify, fit_classifier, ridge_weights
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import as_tokens, pool, tokens_of
 from ..engine.preparation import Batches, ImagesLike, prepare_labelled
@@ -40,45 +38,6 @@ from ..engine.stream import Statistic, Totals, as_dataset, collect, evaluate, fi
 from ..engine.traces import reusable
 
 LabelledRows: TypeAlias = tuple[dict[str, np.ndarray], np.ndarray]  # by layer, and labels
-
-
-def ridge_weights(
-    l2: np.ndarray,
-    *,
-    xx: Any = None,
-    xy: Any = None,
-    rows: Any = None,
-    targets: Any = None,
-) -> np.ndarray:
-    """Weights (token, l2, channel, class) of regularised least squares without an intercept.
-
-        primal: X' X = Q diag(s) Q',  W = Q diag(1 / (s + l2)) Q' X' Y
-        dual:   X X' = Q diag(s) Q',  W = X' Q diag(1 / (s + l2)) Q' Y
-
-    from X' X (token, channel, channel) and X' Y (token, channel, class), or from rows X (token,
-    example, channel) and targets Y (example, class).
-    """
-
-    def of_token(token: int) -> np.ndarray:
-        """Weights (l2, channel, class) of a token."""
-        if rows is None:
-            values, left = np.linalg.eigh(xx[token])
-            right = left.T @ xy[token]
-        else:
-            values, vectors = np.linalg.eigh(rows[token] @ rows[token].T)
-            right = vectors.T @ targets
-            left = rows[token].T @ vectors
-        shrunk = right[:, None] / (np.maximum(values, 0.0)[:, None, None] + l2[:, None])
-        # One product for all strengths, (channel, l2 class), is faster than one for each.
-        weights = left @ shrunk.reshape(len(right), -1)
-        return np.moveaxis(weights.reshape(len(weights), len(l2), -1), 1, 0)
-
-    count = len(xx if rows is None else rows)
-    if count == 1:
-        return of_token(0)[None]
-    # BLAS and LAPACK share small products among cores badly, so each core takes whole tokens.
-    with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
-        return np.stack(list(pool.map(of_token, range(count))))
 
 
 L2 = tuple(float(f"1e{power}") for power in range(-3, 4))
@@ -344,6 +303,7 @@ def _score_statistic(
         correct, hits = {}, {}
         for layer, x in _probed(pick_taps(taps, fitted), tokens, grid).items():
             weight, intercept = fitted[layer]
+            # One product scores the images with the classifiers of all penalties.
             scores = tf.matmul(tf.transpose(x, (1, 0, 2)), weight)
             scores = tf.reshape(scores, (weight.shape[0], -1, num_l2, num_classes))
             guess = tf.argmax(scores + intercept[:, None], axis=-1)
@@ -504,7 +464,6 @@ def _accuracy(totals: Totals, features: Features, probe: Probe) -> xr.DataArray:
     return result.isel(token=0, drop=True).assign_coords(correct=(("layer", "l2"), correct))
 
 
-BIAS = 100.0
 FEW_SHOT_L2 = tuple(2.0**power for power in range(-10, 21))
 SHOTS = (1, 5, 10, 25)
 
@@ -540,6 +499,7 @@ def few_shot(
     )
     if not len(l2) or min(l2) <= 0:
         raise ValueError(f"Expected every l2 to be above 0. Received: l2={list(l2)}")
+    # The features of the test images are kept, and each draw is scored on them.
     tested = _rows(features, test, "few-shot: test images")
     drawn = []
     for drawn_images, held_out in draws:
@@ -568,29 +528,6 @@ def select_few_shot(result: xr.Dataset) -> xr.DataArray:
     ordered = result.sortby("l2", ascending=False)
     best = ordered["held_out"].mean("draw").argmax("l2")
     return ordered["accuracy"].isel(l2=best).assign_attrs(result.attrs)
-
-
-def fit_classifier(
-    x: np.ndarray, labels: np.ndarray, num_classes: int, l2: Sequence[float]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Whitening, mean and scale (channel,), and weights (l2, channel + 1, class) of `few_shot`."""
-    mean, scale = x.mean(axis=0), x.std(axis=0) + 1e-5
-    x = _whitened(x, mean, scale)
-    y = 2.0 * np.eye(num_classes)[labels] - 1.0
-    if len(x) >= x.shape[1]:
-        terms = {"xx": (x.T @ x)[None], "xy": (x.T @ y)[None]}
-    else:
-        terms = {"rows": x[None], "targets": y}
-    return mean, scale, ridge_weights(np.asarray(l2), **terms)[0]
-
-
-def classify(x: np.ndarray, mean: np.ndarray, scale: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Labels that `fit_classifier` gives to x of shape (example, channel): (l2, example)."""
-    return (_whitened(x, mean, scale) @ weights).argmax(axis=-1)
-
-
-def _whitened(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    return np.pad((x - mean) / scale, ((0, 0), (0, 1)), constant_values=BIAS)
 
 
 def _rows(
@@ -622,6 +559,8 @@ def _score(
     require_labels(fitted_labels, num_classes, "few-shot")
     for name, (_, labels) in scored.items():
         require_labels(labels, num_classes, words[name])
+    # Each number of shots takes the first images of every class, so that larger sets contain the
+    # smaller ones.
     rows_of_shots = [_first_of_each(fitted_labels, count, num_classes) for count in shots]
     hits = {name: np.empty((len(fitted_taps), len(shots), len(l2))) for name in scored}
     for i, (layer, x) in enumerate(fitted_taps.items()):

@@ -21,7 +21,7 @@ from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.preprocessing import Preprocessing, check_values
 from vit_tf.features.conversion import ModelLike, facts_of, name_models
 from vit_tf.features.features import ModelFacts
-from vit_tf.features.preprocessed import in_common_range
+from vit_tf.features.preprocessed import to_common_range
 
 from ..claims.claim import Outcome, Tested, images_to_decide
 from ..engine.class_scores import as_probabilities
@@ -354,10 +354,9 @@ def make_report(
     setup = SETUP
     if isinstance(images, np.ndarray | tuple):
         setup += "\nimages = batch_test(images)"
-    images, train = (
-        given if given is None else _in_common_range(given, framing, expectations, rule)
-        for given, rule in ((images, TEST_RULE), (train, TRAIN_RULE))
-    )
+    images = _in_common_range(images, framing, expectations, TEST_RULE)
+    if train is not None:
+        train = _in_common_range(train, framing, expectations, TRAIN_RULE)
     data = make_data(images, train, num_classes, optional or {})
     if class_names and not data.labelled:
         raise ValueError(
@@ -445,7 +444,7 @@ def _in_common_range(
         return made
     described: Any = SimpleNamespace(name=name, preprocessing=expects)
     check = partial(check_values, described)
-    convert = partial(in_common_range, preprocessing=expects)
+    convert = partial(to_common_range, preprocessing=expects)
     if isinstance(made, tf.data.Dataset):
         check(first_batch(made))
         mapped = made.map(
@@ -562,7 +561,7 @@ def _shown_images(models: Sequence[StudyModel], data: Data) -> tuple[list[ShownI
             continue
         is_labelled = model.accuracy is not None and bool(labels)
         names = model.class_names if is_labelled else names
-        for index, shares in enumerate(as_probabilities(scores, model.has_sigmoids)):
+        for index, shares in enumerate(as_probabilities(np.asarray(scores), model.has_sigmoids)):
             best = int(shares.argmax())
             predictions[index].append(
                 Prediction(

@@ -8,10 +8,8 @@ import numpy as np
 
 from vit_tf.common.names import join_words
 
-from ..claims.claim import DECIDED, NotTested, Outcome, PaperEffect, Tested, images_to_decide
+from ..claims.claim import DECIDED, NotTested, Outcome, PaperEffect, Row, Tested, images_to_decide
 from ..statistics.estimates import Estimate, Method
-
-Row = Tested | NotTested
 
 METHODS = {
     Method.IMAGES: "Student's t over {units}",

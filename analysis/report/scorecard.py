@@ -2,21 +2,21 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
 
-from vit_tf.common.names import format_list
+from vit_tf.common.names import format_list, lookup
 from vit_tf.training.checkpointing import flatten
 
-from ..claims.claim import Claim, NotTested, Outcome, Tested
+from ..claims.claim import Claim, NotTested, Outcome, Row, Tested
 from ..engine.accessors import ResultDataset
-from ..engine.estimates import permuted_images, require_estimate
+from ..engine.estimates import Accuracy, permuted_images, require_estimate
 from ..engine.failures import explain
 from ..engine.results import Results
 from ..engine.store import fingerprint
@@ -28,15 +28,6 @@ from ..figures.supervision import RECONSTRUCTION, SUPERVISIONS
 from ..statistics.estimates import Estimate, beyond, corrected, descriptive, over_runs
 
 LEAST_RUNS = 3  # of each arm, for an outcome about such models in general
-Row: TypeAlias = Tested | NotTested
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """The number of a claim for some models, and the results that it is computed from."""
-
-    estimate: Estimate
-    results: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -44,11 +35,11 @@ class _Assigned:
     """A claim with the names of the models that it is tested on."""
 
     claim: Claim
-    source: tuple[str, str]  # name and address of the paper
-    assignment: dict[str, Any]  # from role to the name of a model, as in results
-    copies: Sequence[dict[str, str]]  # the same for untrained copies, one dict for each set
-    models: tuple[str, ...] = ()  # names as the report shows them
+    figure: Figure
+    assignment: Mapping[str, Any]  # from role to the name of a model, as in results
+    copies: Sequence[Mapping[str, str]]  # the same for untrained copies, one dict for each set
     training_images: int | None = None  # of the models trained on all data; None: not known
+    models: tuple[str, ...] = ()  # names as the report shows them
     why_not: str = ""  # why the claim is not about these models; empty where it is
     elsewhere: str = ""  # a sentence on how to test claims about models that are missing here
     not_measured: str = ""  # why a result is missing, as a sentence
@@ -57,17 +48,11 @@ class _Assigned:
 def scorecard(
     results: Results,
     *,
-    vit: str | None = None,
-    resnet: str | None = None,
-    gap: str | None = None,
-    without: str | None = None,
-    untrained: str | None = None,
-    noise: str | None = None,
-    block: str | None = None,
     accuracy: Mapping[str, tuple] | None = None,
-    copies: Sequence[Any] = (),
-    others: Mapping[str, Any] | None = None,
+    copies: Sequence[Mapping[str, str]] = (),
     training_images: int | None = None,
+    block: str | None = None,
+    **models: str | None,
 ) -> list[Row]:
     """Tests all claims of all papers on measured results, paper by paper.
 
@@ -75,47 +60,36 @@ def scorecard(
         results: dict from result name to labelled result. Names are as in a study: "cka.VIT",
             "cka.VIT.RESNET", "attention_distance.VIT" and so on, where VIT and RESNET stand for
             the names of models. Each `Claim` lists the names of its results in `inputs`.
-        vit: name of the ViT with a CLS token, as in `results`; None without such a model.
-        resnet: name of the ResNet, as in `results`; None without such a model.
-        gap: name of the ViT with average pooling, as in `results`; None without such a model.
-        without: name of the ViT that was trained without the skips of `block`, as in `results`;
-            None without such a model.
-        untrained, noise: names of two baselines: the untrained ViT, and noise in place of features.
-        block: name of the block without skips in the model `without`, for example "block03".
         accuracy: dict from the name of a model to a tuple. The tuple contains the test accuracy in
             [0, 1] and the number of test examples. It may also contain an array of shape
             (example,) that is true for correctly classified examples, and the number of classes.
         copies: list of dicts from roles, such as `"vit"` and `"resnet"`, to the names of randomly
             initialized copies of the models in these roles. A claim about what training adds is
             tested only with copies of all its models.
-        others: dict from further roles, such as `"mixer"`, `"fraction"` or `"masked"`, to the names
-            of the models in these roles.
         training_images: number of images that the models trained on all data have seen. Claims
             about large amounts of data are tested only if it is known and large enough.
+        block: name of the block without skips in the model `without`, for example "block03".
+        **models: names of the models in `results` by role, such as `vit="my_vit"`: `vit`, `resnet`,
+            `gap` (a ViT with average pooling), `without` (a ViT trained without the skips of
+            `block`), `untrained` and `noise` (baselines), `mixer`, `fraction`, `masked` and so on.
 
     Returns:
         List with a `Tested` or a `NotTested` for each claim. A `NotTested` states the reason, for
         example the model or result that is missing.
+
+    Raises:
+        ValueError: if a role is unknown.
     """
-    assignment: dict[str, Any] = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
-    assignment |= {"untrained": untrained, "noise": noise, "block": block, **(others or {})}
-    values = {**results, **{f"accuracy.{name}": facts for name, facts in (accuracy or {}).items()}}
+    for role in models:
+        lookup("role", role, ROLES)
+    assignment = {**models, "block": block}
+    values = dict(results)
+    values |= {f"accuracy.{name}": Accuracy(*facts) for name, facts in (accuracy or {}).items()}
     return [
         row
         for figure in all_figures()
         for claim in figure.claims
-        for row in _test(
-            [
-                _Assigned(
-                    claim,
-                    figure.paper.source,
-                    assignment,
-                    copies,
-                    training_images=training_images,
-                )
-            ],
-            values,
-        )
+        for row in _test([_Assigned(claim, figure, assignment, copies, training_images)], values)
     ]
 
 
@@ -135,7 +109,9 @@ def evaluate(
     """
     classes = data.num_classes if data else None
     values = results | {
-        f"accuracy.{m.slug}": (*m.accuracy, m.correct, classes) for m in models if m.accuracy
+        f"accuracy.{model.slug}": Accuracy(*model.accuracy, model.correct, classes)
+        for model in models
+        if model.accuracy
     }
     rows = []
     for figure in figures:
@@ -146,15 +122,15 @@ def evaluate(
             sets_of_models = [
                 _Assigned(
                     claim,
-                    figure.paper.source,
+                    figure,
                     {role: model.slug for role, model in by_role.items()}
                     | {"block": by_role["without"].detail if "without" in by_role else None},
                     _copies_of(by_role, models),
-                    tuple(model.name for model in by_role.values()),
-                    _training_images_of(by_role),
-                    _of_other_supervision(claim, by_role) or "",
-                    elsewhere,
-                    not_measured,
+                    training_images=_training_images_of(by_role),
+                    models=tuple(model.name for model in by_role.values()),
+                    why_not=_of_other_supervision(claim, by_role),
+                    elsewhere=elsewhere,
+                    not_measured=not_measured,
                 )
                 for by_role in _models_by_role(claim, models)
             ]
@@ -181,17 +157,18 @@ def _test(sets_of_models: Sequence[_Assigned], values: dict[str, Any]) -> list[R
 
 def _test_one(assigned: _Assigned, values: dict[str, Any]) -> Row:
     """A claim on one set of models: its effect beyond untrained copies, or why it has none."""
-    claim, names = assigned.claim, assigned.models
+    claim, source = assigned.claim, assigned.figure.paper.source
+    roles = _roles(claim)
 
     def not_tested(reason: str) -> NotTested:
-        return NotTested(claim, reason, names, assigned.source)
+        return NotTested(claim, reason.strip(), assigned.models, source)
 
     if assigned.why_not:
         return not_tested(assigned.why_not)
-    trained = _measure(assigned, assigned.assignment, values)
+    trained = _measure(assigned, {}, values)
     if isinstance(trained, str):
-        missing = not all(assigned.assignment.get(role) for role in _roles(claim))
-        return not_tested(f"{trained} {assigned.elsewhere}".strip() if missing else trained)
+        is_complete = all(assigned.assignment.get(role) for role in roles)
+        return not_tested(trained if is_complete else f"{trained} {assigned.elsewhere}")
     training_images = assigned.training_images
     if claim.least_images > (training_images or 0):
         known = "an unknown number of" if training_images is None else f"{training_images:,}"
@@ -201,30 +178,77 @@ def _test_one(assigned: _Assigned, values: dict[str, Any]) -> Row:
         )
 
     # What holds without training is subtracted; without copies this is not known.
-    effect, untrained = trained.estimate, ()
+    effect, untrained = trained, ()
     if claim.beyond_untrained:
-        measured = [
-            _measure(assigned, assigned.assignment | copy, values)
-            for copy in assigned.copies
-            if set(_roles(claim)) <= set(copy)
+        nulls = [
+            _measure(assigned, copy, values) for copy in assigned.copies if set(roles) <= set(copy)
         ]
-        nulls = [null.estimate for null in measured if isinstance(null, _Measured)]
-        if not nulls:
-            reasons = " ".join(dict.fromkeys(null for null in measured if isinstance(null, str)))
+        estimates = [null for null in nulls if isinstance(null, Estimate)]
+        if not estimates:
+            reasons = " ".join(dict.fromkeys(null for null in nulls if isinstance(null, str)))
             return not_tested(
                 "It needs the same number of untrained copies of all these models. " + reasons
             )
-        effect, untrained = beyond(effect, nulls), tuple(null.value for null in nulls)
+        effect, untrained = beyond(trained, estimates), tuple(null.value for null in estimates)
+
+    # The same number where two models are shown different images, for claims about such results.
+    names = [_named(template, assigned.assignment) for template in claim.inputs]
+    by_chance = {name: permuted_images(_lookup(name, values)) for name in names}
+    by_chance = {name: result for name, result in by_chance.items() if result is not None}
+    permuted = _measure(assigned, {}, values | by_chance) if by_chance else None
+    results = [
+        name for name in names if isinstance(_lookup(name, values), xr.DataArray | xr.Dataset)
+    ]
     return Tested(
         claim,
         effect,
-        trained.estimate.value,
+        trained.value,
         untrained,
-        _number_of_permuted_images(assigned, values),
-        names,
-        trained.results,
-        assigned.source,
+        permuted=permuted.value if isinstance(permuted, Estimate) else None,
+        models=assigned.models,
+        results=tuple(results),
+        source=source,
     )
+
+
+def _measure(
+    assigned: _Assigned, copies: Mapping[str, str], values: dict[str, Any]
+) -> Estimate | str:
+    """The number of a claim for its models, or their copies; or the reason why there is none."""
+    claim, assignment = assigned.claim, {**assigned.assignment, **copies}
+    try:
+        names = [_named(template, assignment) for template in claim.inputs]
+        inputs = [_lookup(name, values | {"block": assignment["block"]}) for name in names]
+        absent = [name for name, value in zip(names, inputs, strict=True) if value is None]
+        if absent:
+            raise ValueError(
+                assigned.not_measured or f"Expected results {' and '.join(absent)}. Received: none"
+            )
+        estimate = claim.estimator(*inputs)
+        require_estimate(estimate, f"the claim {claim.name!r}")
+    except Exception as error:
+        return explain(error, f"The claim {claim.name!r}")
+    return "The number is not defined here." if np.isnan(estimate.value) else estimate
+
+
+def _lookup(name: str, values: dict) -> Any:
+    """A result by name; CKA between two models also as that of the second and the first."""
+    if name in values or name.count(".") != 2:
+        return values.get(name)
+    analysis, first, second = name.split(".")
+    other = values.get(f"{analysis}.{second}.{first}")
+    if not isinstance(other, xr.Dataset) or not {"layer_x", "layer_y"} <= set(other.dims):
+        return None
+    exchanged = other.rename(layer_x="layer_y", layer_y="layer_x")
+    return exchanged.transpose(..., "layer_x", "layer_y")
+
+
+def _named(template: str, assignment: Mapping[str, Any]) -> str:
+    """A result's name with the models' names in it."""
+    for role in fields_of(template):
+        if not assignment.get(role):
+            raise ValueError(f"No model to test it on: it needs {ROLES[role]}.")
+    return template.format(**assignment)
 
 
 def with_measured_claims(
@@ -311,8 +335,8 @@ def _training_images_of(by_role: dict[str, StudyModel]) -> int | None:
     return None if None in counts else min(cast(list[int], counts), default=None)
 
 
-def _of_other_supervision(claim: Claim, by_role: dict[str, StudyModel]) -> str | None:
-    """Why a claim about ViTs with some supervision is not tested on these; None if it is."""
+def _of_other_supervision(claim: Claim, by_role: dict[str, StudyModel]) -> str:
+    """Why a claim about ViTs with some supervision is not tested on these; empty if it is."""
     masked = by_role.get("masked")
     if masked is not None and masked.supervision not in ("", RECONSTRUCTION):
         return (
@@ -321,69 +345,12 @@ def _of_other_supervision(claim: Claim, by_role: dict[str, StudyModel]) -> str |
         )
     model = by_role.get("vit")
     if not claim.supervision or model is None or model.supervision in claim.supervision:
-        return None
+        return ""
     kinds = " or ".join(SUPERVISIONS[kind] for kind in claim.supervision)
     trained = f"{model.name} was trained {SUPERVISIONS.get(model.supervision)}"
     if not model.supervision:
         trained = f"it is not known how {model.name} was trained (specify its supervision)"
     return f"{trained[0].upper()}{trained[1:]}; the claim is about ViTs trained {kinds}."
-
-
-def _number_of_permuted_images(assigned: _Assigned, values: dict[str, Any]) -> float | None:
-    """The number of a claim about two models that are shown different images; None for others."""
-    if not all(assigned.assignment.get(role) for role in _roles(assigned.claim)):
-        return None
-    permuted = {name: permuted_images(value) for name, value in values.items()}
-    permuted = {name: value for name, value in permuted.items() if value is not None}
-    names = [_named(template, assigned.assignment) for template in assigned.claim.inputs]
-    if all(_lookup(name, permuted) is None for name in names):
-        return None
-    measured = _measure(assigned, assigned.assignment, values | permuted)
-    return measured.estimate.value if isinstance(measured, _Measured) else None
-
-
-def _measure(
-    assigned: _Assigned, assignment: dict[str, Any], values: dict[str, Any]
-) -> _Measured | str:
-    """The number of a claim for the models of an assignment, or the reason why there is none."""
-    claim, values = assigned.claim, values | {"block": assignment["block"]}
-    try:
-        names = [_named(template, assignment) for template in claim.inputs]
-        inputs = [_lookup(name, values) for name in names]
-        absent = [name for name, value in zip(names, inputs, strict=True) if value is None]
-        if absent:
-            raise ValueError(
-                assigned.not_measured or f"Expected results {' and '.join(absent)}. Received: none"
-            )
-        estimate = claim.estimator(*inputs)
-        require_estimate(estimate, f"the claim {claim.name!r}")
-    except Exception as error:
-        return explain(error, f"The claim {claim.name!r}")
-    if np.isnan(estimate.value):
-        return "The number is not defined here."
-    labelled = [isinstance(value, xr.DataArray | xr.Dataset) for value in inputs]
-    used = tuple(name for name, is_result in zip(names, labelled, strict=True) if is_result)
-    return _Measured(estimate, used)
-
-
-def _lookup(name: str, values: dict) -> Any:
-    """A result by name; CKA between two models also as that of the second and the first."""
-    if name in values or name.count(".") != 2:
-        return values.get(name)
-    analysis, first, second = name.split(".")
-    other = values.get(f"{analysis}.{second}.{first}")
-    if not isinstance(other, xr.Dataset) or not {"layer_x", "layer_y"} <= set(other.dims):
-        return None
-    exchanged = other.rename(layer_x="layer_y", layer_y="layer_x")
-    return exchanged.transpose(..., "layer_x", "layer_y")
-
-
-def _named(template: str, assignment: dict) -> str:
-    """A result's name with the models' names in it."""
-    for role in fields_of(template):
-        if not assignment.get(role):
-            raise ValueError(f"No model to test it on: it needs {ROLES[role]}.")
-    return template.format(**assignment)
 
 
 MOST_LETTERS = 100  # of a value that is kept as it is, as attributes of a file are not long
@@ -455,7 +422,9 @@ def _order_of_variants(model: StudyModel | None, variant: StudyModel) -> float:
     return abs(blocks.index(variant.detail) - len(blocks) // 2)
 
 
-NUMBERS = ("value", "trained", "permuted")
+TEXTS = ("statement", "unit", "outcome", "reason", "method", "models", "results")
+NUMBERS = ("value", "trained", "permuted", "low", "high", "count", "sign", "paper_size", "least")
+SEVERAL = {"untrained": "copy", "terms": "arm"}  # numbers along a dim of their own
 
 
 def scorecard_dataset(
@@ -464,24 +433,19 @@ def scorecard_dataset(
     """The rows of a scorecard as a Dataset along `claim`, to save with the results."""
     several = {name for name, count in Counter(row.name for row in rows).items() if count > 1}
     names = [".".join([row.name, *row.models]) if row.name in several else row.name for row in rows]
-    of_rows = [_numbers_of(row) for row in rows]
+    records = [_record(row) for row in rows]
     data: dict[str, Any] = {
-        name: ("claim", np.array([numbers[name] for numbers in of_rows], float))
-        for name in (*NUMBERS, "low", "high", "count")
+        name: ("claim", np.array([record.get(name, "") for record in records], object))
+        for name in TEXTS
     }
-    data |= {
-        name: ("claim", np.array([texts[name] for texts in map(_texts_of, rows)], object))
-        for name in ("statement", "unit", "outcome", "reason", "method", "models", "results")
-    }
-    data |= {
-        "sign": ("claim", [row.claim.paper.sign for row in rows]),
-        "paper_size": ("claim", [_or_nan(row.claim.paper.size) for row in rows]),
-        "least": ("claim", [row.claim.least for row in rows]),
-    }
-    for name, dim in (("untrained", "copy"), ("terms", "arm")):
-        padded = np.full((len(rows), max((len(n[name]) for n in of_rows), default=0)), np.nan)
-        for row, numbers in zip(padded, of_rows, strict=True):
-            row[: len(numbers[name])] = numbers[name]
+    for name in NUMBERS:
+        # A None, for a number that a row lacks, becomes NaN.
+        data[name] = "claim", np.array([record.get(name) for record in records], float)
+    for name, dim in SEVERAL.items():
+        lists = [record.get(name, ()) for record in records]
+        padded = np.full((len(rows), max(map(len, lists), default=0)), np.nan)
+        for row, numbers in zip(padded, lists, strict=True):
+            row[: len(numbers)] = numbers
         data[name] = (("claim", dim), padded)
     of_models = [
         {"model": model.name, "role": str(model.scorecard_role)} | _brief(model.configuration)
@@ -494,31 +458,22 @@ def scorecard_dataset(
     return ResultDataset(data, coords={"claim": names}, attrs=attributes)
 
 
-def _or_nan(number: float | None) -> float:
-    return np.nan if number is None else number
-
-
-def _numbers_of(row: Row) -> dict[str, Any]:
-    """The numbers of a row by name; NaN for those that it lacks."""
+def _record(row: Row) -> dict[str, Any]:
+    """The texts and numbers of a row by name, without those that it lacks."""
+    claim, paper = row.claim, row.claim.paper
+    record = {"statement": claim.statement, "unit": claim.unit, "outcome": row.outcome.value}
+    record |= {"models": ", ".join(row.models), "least": claim.least}
+    record |= {"sign": paper.sign, "paper_size": paper.size}
     if isinstance(row, NotTested):
-        nothing = dict.fromkeys((*NUMBERS, "low", "high", "count"), np.nan)
-        return {**nothing, "untrained": (), "terms": ()}
-    low, high = row.estimate.interval or (np.nan, np.nan)
-    count = row.estimate.units.count if row.estimate.units else np.nan
-    numbers = {"value": row.estimate.value, "trained": row.trained, "low": low, "high": high}
-    numbers |= {"permuted": _or_nan(row.permuted), "count": count}
-    return {**numbers, "untrained": row.untrained, "terms": row.estimate.terms}
-
-
-def _texts_of(row: Row) -> dict[str, str]:
-    """The names and reasons of a row by name."""
-    texts = {"statement": row.claim.statement, "unit": row.claim.unit, "method": "", "results": ""}
-    texts |= {"outcome": row.outcome.value, "models": ", ".join(row.models)}
-    if isinstance(row, NotTested):
-        return texts | {"reason": row.reason}
-    method = row.estimate.method.value if row.estimate.method else ""
-    texts |= {"method": method, "results": " ".join(row.results)}
-    return texts | {"reason": row.estimate.note}
+        return record | {"reason": row.reason}
+    estimate = row.estimate
+    record |= {"value": estimate.value, "trained": row.trained, "permuted": row.permuted}
+    record |= {"untrained": row.untrained, "terms": estimate.terms, "reason": estimate.note}
+    record |= {"results": " ".join(row.results)}
+    if estimate.interval and estimate.method and estimate.units:
+        record |= dict(zip(("low", "high"), estimate.interval, strict=True))
+        record |= {"method": estimate.method.value, "count": estimate.units.count}
+    return record
 
 
 def scorecard_of_runs(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -560,8 +515,7 @@ def claims_over_runs(scorecards: Mapping[str, xr.Dataset]) -> list[Row]:
     if len(scorecards) < 2:
         raise ValueError(f"Expected at least two scorecards. Received: {len(scorecards)}")
     for name, card in scorecards.items():
-        needed = {*NUMBERS, "untrained", "terms", "outcome", "reason"}
-        if "claim" not in card.dims or not needed <= set(card):
+        if "claim" not in card.dims or not {*TEXTS, *NUMBERS, *SEVERAL} <= set(card):
             raise ValueError(
                 f"Expected {name} to be a scorecard of this version. Received: {list(card)}"
             )
@@ -618,12 +572,19 @@ def _combine(claim: Claim, source: tuple[str, str], cards: dict[str, xr.Dataset]
 def _require_alike(scorecards: Mapping[str, xr.Dataset]) -> None:
     """Raises a `ValueError` for scorecards of other models or data, as far as they state them."""
     facts = {name: _facts_of(card) for name, card in scorecards.items() if "models" in card.attrs}
-    first, *others = facts or [""]
-    differences = [
-        f"{field} is {first_facts} in {first} and {here} in {name}"
-        for name in others
-        for field, first_facts, here in _differences(facts[first], facts[name])
-    ]
+    if not facts:
+        return
+    first, *others = facts
+    differences = []
+    for other in others:
+        # Another seed chooses other images of the same data; the same images may lie elsewhere.
+        seeds_differ = facts[first].get("seed") != facts[other].get("seed")
+        free = {"seed", "train", "validation", "test" if seeds_differ else "data"}
+        for field in dict.fromkeys((*facts[first], *facts[other])):
+            here, there = (str(facts[name].get(field, "absent")) for name in (first, other))
+            are_known = not (here.startswith(UNKNOWN) or there.startswith(UNKNOWN))
+            if are_known and here != there and field not in free:
+                differences.append(f"{field} is {here} in {first} and {there} in {other}")
     if differences:
         raise ValueError(
             "Expected reports of the same models and data, whose seed alone differs. "
@@ -640,15 +601,3 @@ def _facts_of(card: xr.Dataset) -> dict[str, Any]:
         words = f"{role} {counts[role]}" if counts[role] > 1 else role
         facts |= {f"{name} of {words}": value for name, value in model.items() if name != "model"}
     return facts | json.loads(card.attrs["data"])
-
-
-def _differences(first_facts: dict, facts_of_other: dict) -> Iterator[tuple[str, str, str]]:
-    """Fields of facts and their two values, as words, where reports of other seeds would agree."""
-    seeds_differ = first_facts.get("seed") != facts_of_other.get("seed")
-    # Another seed chooses other images of the same data; the same images may lie elsewhere.
-    free = {"seed", "train", "validation", "test" if seeds_differ else "data"}
-    for field in dict.fromkeys((*first_facts, *facts_of_other)):
-        values = [str(facts.get(field, "absent")) for facts in (first_facts, facts_of_other)]
-        are_known = not any(value.startswith(UNKNOWN) for value in values)
-        if are_known and values[0] != values[1] and field not in free:
-            yield field, values[0], values[1]

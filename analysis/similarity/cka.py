@@ -63,14 +63,14 @@ def unbiased_kernels(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     The scales are float64.
     """
-    scaled, square_of_unit = in_units(values)
+    scaled, square_of_unit = scale_to_unit(values)
     kernels, scales = unbiased(*gram(scaled))
     return kernels, tf.cast(scales, tf.float64) * square_of_unit
 
 
 @once_per_graph
 @tf.function(autograph=False)
-def in_units(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def scale_to_unit(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Activations in a unit of their own, in float32, and the square of the unit, float64.
 
     The unit is the power of two below the largest value, so that dividing is exact, and squares of
@@ -199,14 +199,7 @@ def cka(
 def cka_statistic(
     features_x: Features, features_y: Features | None = None
 ) -> Statistic[xr.Dataset]:
-    """The `Statistic` of `cka`."""
-    return _make_statistic(features_x, features_y)
-
-
-def _make_statistic(
-    features_x: Features, features_y: Features | None = None
-) -> Statistic[xr.Dataset]:
-    """The `Statistic` of CKA between all taps of one model or two, made anew."""
+    """The `Statistic` of `cka`: between all layers of one model, or of two."""
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
         every = [x for model_taps in taps for x in model_taps.values()]
@@ -255,7 +248,7 @@ def names_of_layers(taps: Iterable[Iterable[str]]) -> list[dict[str, int]]:
 
 def layer_kernels(layers: Iterable[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """`unbiased_kernels` of layers (example, ...): kernels (layer, n, n) and scales (layer, 3)."""
-    scaled, squares_of_units = zip(*map(in_units, layers), strict=True)
+    scaled, squares_of_units = zip(*map(scale_to_unit, layers), strict=True)
     kernels, scales = unbiased(*map(tf.stack, zip(*map(layer_gram, scaled), strict=True)))
     return kernels, tf.cast(scales, tf.float64) * tf.stack(squares_of_units)[:, None]
 
@@ -522,7 +515,7 @@ def residual_cka_statistic(features: Features, site: str = "attention") -> Stati
 
 def _cka_of_endings(names: Sequence[str], *features: Features) -> Statistic[xr.Dataset]:
     """The `Statistic` of `cka` of the taps of one model that have each name in any block."""
-    statistic = _make_statistic(*features)
+    statistic = cka_statistic(*features)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         named = [

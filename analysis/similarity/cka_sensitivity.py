@@ -18,7 +18,7 @@ from ..engine.measurements import measurement, statistic_of
 from ..engine.preparation import ImagesLike, prepare_pair
 from ..engine.results import dataset_of, model_name, provenance, variable
 from ..engine.stream import Statistic, Totals, evaluate
-from .cka import in_units, layer_gram, names_of_layers, ratio, sides, varying_layers
+from .cka import layer_gram, names_of_layers, ratio, scale_to_unit, sides, varying_layers
 
 IMAGES, COMPONENT, PIXELS = "images", "component", "pixels"
 PARTS = (IMAGES, COMPONENT, PIXELS)
@@ -183,7 +183,7 @@ def sensitivity_terms(
     of the rows of the most influential images, and of all pairs of the other images, with another
     layer and with itself.
     """
-    scaled, squares_of_units = zip(*map(in_units, (*layers, images)), strict=True)
+    scaled, squares_of_units = zip(*map(scale_to_unit, (*layers, images)), strict=True)
     grams, of_mean = map(tf.stack, zip(*map(layer_gram, scaled), strict=True))
     traces = tf.linalg.trace(grams)
     count = tf.shape(grams)[-1]
@@ -205,7 +205,7 @@ def sensitivity_terms(
     rank = tf.argsort(tf.argsort(influence, direction="DESCENDING", stable=True), stable=True)
     is_kept = tf.cast(rank >= most, tf.float32)
 
-    def of_layer(arguments: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+    def layer_terms(arguments: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
         """The terms of one layer with every layer."""
         gram, kernel, own_kept = arguments
         kept = own_kept * is_kept
@@ -218,7 +218,7 @@ def sensitivity_terms(
         return of_images / of_all, both / norm, self / norm
 
     of_images, others, own_others = tf.map_fn(
-        of_layer, (grams[:-1], kernels[:-1], is_kept), fn_output_signature=(tf.float32,) * 3
+        layer_terms, (grams[:-1], kernels[:-1], is_kept), fn_output_signature=(tf.float32,) * 3
     )
     return {
         "all": hsic(kernels, kernels)[None],
@@ -241,12 +241,14 @@ def component_terms(grams: tf.Tensor, unbiased: bool) -> dict[str, tf.Tensor]:
     halves = slice(0, None, 2), slice(1, None, 2)
     for own, other in (halves, halves[::-1]):
         size = tf.cast(tf.shape(grams[:, own])[1], tf.float32)
+        # The first principal component of the other half, from its centred kernel (kernel PCA).
         fitted = grams[:, other, other]
         row_means = tf.reduce_mean(fitted, axis=2, keepdims=True)
         fitted += tf.reduce_mean(row_means, axis=1, keepdims=True)
         fitted -= row_means + tf.linalg.matrix_transpose(row_means)
         values, vectors = tf.linalg.eigh(fitted)
         weights = vectors[:, :, -1] / tf.sqrt(tf.maximum(values[:, -1:], 1e-30))
+        # This component of the images of this half, and their kernels with it alone and without it.
         scores = tf.einsum("lij,lj->li", grams[:, own, other], weights)
         everyone = tf.ones(tf.shape(grams[:, own])[1])
         kernels = centred(grams[:, own, own], everyone, unbiased)

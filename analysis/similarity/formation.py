@@ -23,12 +23,12 @@ from vit_tf.features.recorder import infer
 
 from ..engine.accessors import ResultDataset, as_result
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.least_squares import classify, fit_classifier
 from ..engine.pooling import pool
 from ..engine.preparation import ImagesLike
 from ..engine.results import ALL, model_name, require_finite, variable
 from ..engine.stream import as_dataset
 from ..engine.training_recorder import Recorder
-from ..probes.ridge import classify, fit_classifier
 from .cka import ESTIMATOR, layer_kernels, similarity
 
 STATE = re.compile(r"epoch-(\d+)\.nc")
@@ -238,6 +238,7 @@ class FormationRecorder(Recorder):
             check_dtype(features.facts, batch.dtype.name)
         check_values(features.facts, self._images[0])
 
+        # One compiled function returns the kernels of all layers, another the pooled features.
         def kernels(images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             taps = features(images)
             self._layers = list(taps)
@@ -245,6 +246,7 @@ class FormationRecorder(Recorder):
 
         self._kernels = _compiled(kernels, self._images[0])
         self._rows = _compiled(lambda images: pool(features(images), ALL), self._images[0])
+        # A run that goes on continues the records of the same images.
         if self._folder is not None and not self._records:
             self._records = load_records(self._folder / "formation-state")
             digests = {record.result.attrs["images"] for record in self._records.values()}
@@ -287,6 +289,7 @@ class FormationRecorder(Recorder):
             raise ValueError(
                 f"Expected the layers of the records, {names}. Received: {', '.join(layers)}"
             )
+        # Compared with the first record and with the last one.
         start = last.start if last else now
         result = row(
             epoch,
@@ -360,9 +363,10 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
                 f"{EXPECTED}. Received: {features.name!r}, whose weights are not those of the model"
             )
         return as_features(features)
+    # A function may make features of the model, or be features of images: calling it shows which.
     attempts = []
-    images = tf.convert_to_tensor(images)
-    for argument_name, argument in (("the model", model), ("images", images)):
+    arguments = {"the model": model, "images": tf.convert_to_tensor(images)}
+    for argument_name, argument in arguments.items():
         try:
             features_or_taps = infer(features, argument)
         except Exception as error:
@@ -371,7 +375,7 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
             continue
         if argument is model and callable(features_or_taps):
             return as_features(features_or_taps)
-        if argument is images and isinstance(features_or_taps, Mapping):
+        if argument is not model and isinstance(features_or_taps, Mapping):
             return as_features(features)
         attempts.append(f"of {argument_name} gives a {type(features_or_taps).__name__}")
     name = getattr(features, "__name__", repr(features))

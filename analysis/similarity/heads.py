@@ -133,6 +133,7 @@ def head_similarity_statistic(
         layers = list(totals["layers"][0])
         distance, left_out = _distance(totals, grid, f"{block}/attention/weights")
         hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])
+        # Subsets hold the first heads of each order, such as those with the shortest distances.
         members = subset_members(distance)
         parts = similarity_of_subsets(hsic, squares, members, tap, layers)
         count = np.arange(1, len(distance) + 1)

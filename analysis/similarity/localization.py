@@ -20,7 +20,7 @@ from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import PartialGrid, as_tokens, grid_of, shared_grid
 from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import array_of, facts_of, require_finite
-from ..engine.stream import Statistic, Totals, evaluate, per_batch
+from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 from .cka import pairwise_hsic, unbiased_kernels
 
 # A representation is constant if its HSIC with itself is at most this share of the largest possible
@@ -133,7 +133,7 @@ def localization_statistic(
         }
 
     def finish(totals: Totals) -> xr.DataArray:
-        grid = TokenGrid(**per_batch(totals, "grid"))
+        grid = TokenGrid(**mean_per_batch(totals, "grid"))
         positions = _positions(tokens, grid)
         value, constant_patches = _ratio(totals, positions)
         facts = facts_of(
@@ -163,11 +163,6 @@ def localization_statistic(
         return result.assign_attrs(_contrasts(totals["rows"], result))
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
-
-
-def own_share(maps: np.ndarray, own_patches: np.ndarray) -> float:
-    """Share of tokens whose most similar patch is their own, from CKA `maps` (token, patch)."""
-    return float(np.mean(maps.argmax(axis=1) == own_patches))
 
 
 def own_contrast(maps: np.ndarray, own_patches: np.ndarray) -> float:
@@ -206,6 +201,7 @@ def _contrasts(batches: dict[str, np.ndarray], result: xr.DataArray) -> dict[str
     tokens, patches, own_patches = _compared(result)
     if not len(tokens) or len(patches) < 2:
         return {}
+    # Patches at the edge of the image, which resemble each other more than others do.
     rows, columns = np.divmod(patches, result.sizes["column"])
     is_edge = np.isin(rows, (0, result.sizes["row"] - 1))
     is_edge |= np.isin(columns, (0, result.sizes["column"] - 1))
@@ -222,6 +218,7 @@ def _contrasts(batches: dict[str, np.ndarray], result: xr.DataArray) -> dict[str
         }
 
     attributes: dict[str, Any] = contrasts(batches)
+    # The same without each batch in turn, for the jackknife.
     count = len(batches["hsic"])
     without = [
         contrasts({name: np.delete(terms, at, axis=0) for name, terms in batches.items()})

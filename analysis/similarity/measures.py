@@ -15,7 +15,7 @@ from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.results import require_word
 from ..engine.stream import Totals
 from ..engine.traces import Constant
-from .cka import in_units, layer_gram, pairwise_hsic, ratio, unbiased, unbiased_kernels
+from .cka import layer_gram, pairwise_hsic, ratio, scale_to_unit, unbiased, unbiased_kernels
 
 # Channels of a layer up to which its kernel is made in float64: CCA looks at small directions.
 NARROW = 4096
@@ -41,7 +41,7 @@ class Layers:
     def __init__(
         self, values: Sequence[tf.Tensor], tokens: Sequence[tf.Tensor] | None = None
     ) -> None:
-        scaled, squares_of_units = zip(*map(in_units, values), strict=True)
+        scaled, squares_of_units = zip(*map(scale_to_unit, values), strict=True)
         self.values, self.tokens = scaled, tokens
         self._squares_of_units = tf.stack(squares_of_units)
         self.examples = tf.shape(values[0])[0]
@@ -69,7 +69,8 @@ class Layers:
         """Kernels as they are, what the mean adds to each row, (layer, n), and its square."""
         pairs = zip(self.values, self._grams, strict=True)
         kernels = [_kernel(values, kernel) for values, (kernel, _) in pairs]
-        return tuple(map(tf.stack, zip(*kernels, strict=True)))
+        whole, means, squares = map(tf.stack, zip(*kernels, strict=True))
+        return whole, means, squares
 
     @cached_property
     def size(self) -> tf.Tensor:
@@ -141,7 +142,7 @@ def width_of(values: tf.Tensor) -> float:
     return math.prod(shape) if shape.is_fully_defined() else math.inf
 
 
-def over_pairs(function: PairFunction, pairs: Sequence[Pair], *stacks: tf.Tensor) -> tf.Tensor:
+def map_pairs(function: PairFunction, pairs: Sequence[Pair], *stacks: tf.Tensor) -> tf.Tensor:
     """`function` of the matrices of `pairs` of layers, a few at a time: float64 (pair,)."""
     missing = -len(pairs) % min(PAIRS, len(pairs))
     chunks = tf.reshape(
@@ -207,7 +208,7 @@ def made_once(make: Callable[..., Measure]) -> Callable[..., Measure]:
     return measure
 
 
-def of_hsic(
+def hsic_measure(
     name: str, hsic: Callable[[Layers], tf.Tensor], invariant: str, **options: Any
 ) -> Measure:
     """A measure that is a ratio of sums of HSIC; `hsic` returns HSIC (layer, layer)."""
@@ -218,7 +219,7 @@ def of_hsic(
     return Measure(name, lambda layers, _: {"hsic": hsic(layers)}, value, invariant, **options)
 
 
-def of_matrix(
+def matrix_measure(
     name: str, matrix: Callable[[Layers], tf.Tensor], invariant: str, **options: Any
 ) -> Measure:
     """A measure that is the mean over batches of a function of `Layers` (layer, layer)."""
@@ -232,7 +233,7 @@ def of_matrix(
     return Measure(name, terms, value, invariant, **options)
 
 
-def of_pairs(
+def pair_measure(
     name: str,
     stacks: Callable[[Layers], tuple[tf.Tensor, ...]],
     function: PairFunction,
@@ -241,7 +242,7 @@ def of_pairs(
     has_value: Callable[[Layers], list[bool]] | None = None,
     **options: Any,
 ) -> Measure:
-    """The mean over batches of `over_pairs` of `stacks`; NaN for layers without `has_value`."""
+    """The mean over batches of `map_pairs` of `stacks`; NaN for layers without `has_value`."""
 
     def terms(layers: Layers, places: Places) -> dict[str, tf.Tensor]:
         pairs = places.pairs(symmetric)
@@ -249,7 +250,7 @@ def of_pairs(
         positions = [at for at, (i, j) in enumerate(pairs) if there[i] and there[j]]
         values = tf.fill((len(pairs),), tf.constant(np.nan, tf.float64))
         if positions:
-            computed = over_pairs(function, [pairs[at] for at in positions], *stacks(layers))
+            computed = map_pairs(function, [pairs[at] for at in positions], *stacks(layers))
             values = tf.tensor_scatter_nd_update(values, np.array(positions)[:, None], computed)
         return {"sum": values, "batches": tf.ones((), tf.float64)}
 
@@ -264,7 +265,7 @@ ROTATIONS = "orthogonal maps, isotropic scaling and translation of either repres
 
 def linear_cka() -> Measure:
     """CKA of linear kernels, the estimator of `cka`."""
-    return of_hsic("cka", lambda layers: layers.hsic, ROTATIONS)
+    return hsic_measure("cka", lambda layers: layers.hsic, ROTATIONS)
 
 
 @made_once
@@ -312,7 +313,7 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
         kernels, _ = unbiased(tf.cast(kernels, tf.float32), tf.zeros(len(layers.values)))
         return tf.cast(pairwise_hsic(kernels, kernels), tf.float64)
 
-    return of_hsic("rbf_cka", hsic, ROTATIONS, settings={"bandwidth": float(bandwidth)})
+    return hsic_measure("rbf_cka", hsic, ROTATIONS, settings={"bandwidth": float(bandwidth)})
 
 
 @made_once
@@ -348,7 +349,7 @@ def token_cka() -> Measure:
     """
     invariant = "orthogonal maps and translation of each token, isotropic scaling of all"
     unknown = "layers of different numbers of tokens"
-    return of_hsic("token_cka", _token_hsic, invariant, unknown=unknown)
+    return hsic_measure("token_cka", _token_hsic, invariant, unknown=unknown)
 
 
 def _token_hsic(layers: Layers) -> tf.Tensor:
@@ -513,7 +514,7 @@ def pwcca() -> Measure:
         return _known(mean, count_x, count_y, n)
 
     invariant = "invertible linear maps of layer_y, isotropic scaling and translation"
-    return of_pairs(
+    return pair_measure(
         "pwcca", stacks, value, invariant, symmetric=False, has_value=_narrow, unknown=UNKNOWN
     )
 
@@ -533,7 +534,7 @@ def _mean_correlation(
         return _known(mean, count_x, count_y, tf.shape(squares)[-1])
 
     bases, options = partial(_bases, variance=variance), {"settings": settings, "unknown": UNKNOWN}
-    return of_pairs(name, bases, value, invariant, **options)
+    return pair_measure(name, bases, value, invariant, **options)
 
 
 def _bases(layers: Layers, variance: float) -> tuple[tf.Tensor, tf.Tensor]:
@@ -624,7 +625,7 @@ def procrustes() -> Measure:
         cosine = tf.reduce_sum(roots, axis=-1) / tf.sqrt(tf.maximum(squared_sizes, 1e-300))
         return 1.0 - tf.acos(tf.minimum(cosine, 1.0)) / (math.pi / 2)
 
-    return of_pairs("procrustes", stacks, value, ROTATIONS)
+    return pair_measure("procrustes", stacks, value, ROTATIONS)
 
 
 @made_once
@@ -671,7 +672,7 @@ def rsa(correlation: str = "pearson") -> Measure:
         units = centred / tf.maximum(length, 1e-300)
         return tf.matmul(units, units, transpose_b=True)
 
-    return of_matrix(f"rsa_{correlation}", matrix, ROTATIONS)
+    return matrix_measure(f"rsa_{correlation}", matrix, ROTATIONS)
 
 
 def _ranks(layers: Layers) -> tf.Tensor:
@@ -727,7 +728,7 @@ def mutual_knn(k: int = 10) -> Measure:
         return tf.matmul(flat, flat, transpose_b=True) / tf.cast(layers.examples * k, tf.float32)
 
     invariant = "orthogonal maps and scaling"
-    return of_matrix("mutual_knn", matrix, invariant, settings={"k": int(k)}, min_batch=k + 2)
+    return matrix_measure("mutual_knn", matrix, invariant, settings={"k": int(k)}, min_batch=k + 2)
 
 
 @made_once

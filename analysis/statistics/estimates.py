@@ -140,28 +140,22 @@ def jackknife_over(
     return with_error(value, mean_error(parts), units, parts=parts)
 
 
-def share(successes: float, trials: float, name: str = "images") -> Estimate:
-    """A proportion, with Wilson's interval; `successes` may be a mean, and not an integer."""
-    if not trials >= 1:
-        return descriptive(successes, f"The number of {name} is not known")
-    units = Units(name, round(trials), round(trials))
-    limits = partial(wilson, successes, trials)
-    return with_limits(successes / trials, limits, units, Method.BINOMIAL)
+def accuracy_of(
+    accuracy: float, images: float, correct: np.ndarray | None = None, name: str = "images"
+) -> Estimate:
+    """A share of images with Wilson's interval; `correct` are truth values of the images."""
+    if correct is not None:
+        return share_of(correct)
+    if not images >= 1:
+        return descriptive(accuracy, f"The number of {name} is not known")
+    limits = partial(wilson, accuracy * images, images)
+    return with_limits(accuracy, limits, Units(name, round(images), round(images)), Method.BINOMIAL)
 
 
 def share_of(correct: np.ndarray) -> Estimate:
     """The share of true values among truth values of images (image,), with Wilson's interval."""
     correct = np.asarray(correct, bool)
-    return replace(share(correct.sum(), len(correct)), parts=correct)
-
-
-def accuracy_of(
-    accuracy: float, images: float, correct: np.ndarray | None = None, name: str = "images"
-) -> Estimate:
-    """Test accuracy with Wilson's interval; `correct` are truth values of the images."""
-    if correct is not None:
-        return share_of(correct)
-    return share(accuracy * images, images, name) if images >= 1 else share(accuracy, 0, name)
+    return replace(accuracy_of(correct.mean(), len(correct)), parts=correct)
 
 
 def over_runs(terms: np.ndarray) -> Estimate:
@@ -218,69 +212,60 @@ def mean_of(estimates: Sequence[Estimate]) -> Estimate:
 
     The mean of the intervals is at least as wide as the interval of the mean.
     """
-    first = estimates[0]
-    value = float(np.mean([estimate.value for estimate in estimates]))
-    arms = {len(estimate.terms) for estimate in estimates}
-    terms = tuple(np.mean([e.terms for e in estimates], axis=0)) if len(arms) == 1 else ()
+    first, all_limits = estimates[0], [each.limits for each in estimates if each.limits]
     if len(estimates) == 1:
         return first
+    value = float(np.mean([each.value for each in estimates]))
+    are_alike = len({len(each.terms) for each in estimates}) == 1
+    arms = tuple(np.mean([each.terms for each in estimates], axis=0)) if are_alike else ()
     units, method = cast(Units, first.units), cast(Method, first.method)  # of an interval, below
-    parts = [estimate.parts for estimate in estimates if estimate.parts is not None]
-    if len(parts) == len(estimates) and len({e.units for e in estimates}) == 1:
-        mean = np.mean(parts, axis=0)
-        return replace(with_error(value, mean_error(mean), units, parts=mean), arms=terms)
-    all_limits = [estimate.limits for estimate in estimates if estimate.limits is not None]
-    if len(all_limits) < len(estimates):
-        note = next(estimate.note for estimate in estimates if estimate.limits is None)
-        return descriptive(value, note, terms)
 
     def limits(alpha: float) -> Limits:
         low, high = np.mean([each(alpha) for each in all_limits], axis=0).tolist()
         return low, high
 
-    return replace(with_limits(value, limits, units, method), arms=terms)
+    parts = [each.parts for each in estimates if each.parts is not None]
+    if len(parts) == len(estimates) and len({each.units for each in estimates}) == 1:
+        mean = np.mean(parts, axis=0)
+        return replace(with_error(value, mean_error(mean), units, parts=mean), arms=arms)
+    if len(all_limits) < len(estimates):
+        note = next(each.note for each in estimates if each.limits is None)
+        return descriptive(value, note, arms)
+    return replace(with_limits(value, limits, units, method), arms=arms)
 
 
 def beyond(trained: Estimate, untrained: Sequence[Estimate]) -> Estimate:
     """What training adds: the number of trained models minus the mean of their untrained copies.
 
-    Copies may be measured on the first of the units only, with which they are paired.
-    """
-    null = mean_of(untrained)
-    effect = _minus_first(trained, null) or minus(trained, null)
-    if len(trained.terms) != len(null.terms):
-        return effect
-    return replace(effect, arms=tuple(np.subtract(trained.terms, null.terms).tolist()))
-
-
-def _minus_first(trained: Estimate, null: Estimate) -> Estimate | None:
-    """The difference of numbers of n units and of the first k of them; None for others.
+    Copies may be measured on the first k of n units only, with which they are paired:
 
         d = mean_{i <= k}(k/n t_i - u_i) + (n - k)/n mean_{i > k}(t_i)
 
     Both terms are of different units, so that their variances add up (Welch).
     """
-    first, second = trained.parts, null.parts
-    if first is None or second is None or trained.units is None or null.units is None:
-        return None
-    first, (n, k) = first.astype(float), (len(first), len(second))
-    if trained.units.name != null.units.name or not 2 <= k <= n - 2:
-        return None
-    rest, df = mean_error(first[k:])
-    error = sum_of_errors(mean_error(k / n * first[:k] - second), ((n - k) / n * rest, df))
-    return with_error(trained.value - null.value, error, trained.units)
+    null = mean_of(untrained)
+    effect, first, second = minus(trained, null), trained.parts, null.parts
+    if first is not None and second is not None:
+        n, k, units = len(first), len(second), cast(Units, trained.units)
+        if cast(Units, null.units).name == units.name and 2 <= k <= n - 2:
+            rest, df = mean_error(first[k:])
+            paired = mean_error(k / n * first[:k] - second)
+            error = sum_of_errors(paired, ((n - k) / n * rest, df))
+            effect = with_error(effect.value, error, units)
+    if len(trained.terms) != len(null.terms):
+        return effect
+    return replace(effect, arms=tuple(np.subtract(trained.terms, null.terms).tolist()))
 
 
 def transformed(inner: Estimate, function: Callable[[float], float]) -> Estimate:
     """An increasing function of an `Estimate`, such as the log odds of an accuracy."""
-    value = float(function(inner.value))
-    inner_limits = inner.limits
+    value, inner_limits = float(function(inner.value)), inner.limits
     if inner_limits is None:
         return descriptive(value, inner.note)
 
     def limits(alpha: float) -> Limits:
-        low, high = inner_limits(alpha)
-        return float(function(low)), float(function(high))
+        low, high = map(function, inner_limits(alpha))
+        return float(low), float(high)
 
     return with_limits(value, limits, cast(Units, inner.units), cast(Method, inner.method))
 

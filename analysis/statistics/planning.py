@@ -29,43 +29,35 @@ def safeguard_effect(pilot: Estimate, threshold: float = 0.0) -> float:
 
 def units_for_width(pilot: Estimate, half_width: float) -> int:
     """The number of units with which the interval is as narrow, by the spread of the pilot."""
-    deviation = _deviation(pilot)
+    deviation, _ = _spread(pilot)
     return _least_count(lambda n: -stdtrit(n - 1, ALPHA / 2) * deviation / np.sqrt(n) <= half_width)
 
 
 def units_for_power(pilot: Estimate, power: float, effect: float, threshold: float = 0.0) -> int:
     """The number of units with which the interval excludes the threshold with this probability.
 
-    `effect` is the true value, and the spread of the units is that of the pilot.
+    `effect` is the true value. The spread of the units is estimated from the pilot: where it has
+    few units, more are needed, so that the probability holds over pilots (Julious and Owen 2006).
     """
-    deviation = _deviation(pilot)
-    if not deviation:
-        return 2
+    deviation, df = _spread(pilot)
 
     def is_enough(count: int) -> bool:
         critical = -stdtrit(count - 1, ALPHA / 2)
-        noncentrality = np.sqrt(count) * abs(effect - threshold) / deviation
-        reached = (
-            nctdtr(count - 1, noncentrality, critical)
-            if count < 1000
-            else ndtr(critical - noncentrality)
-        )
-        return bool(1 - reached >= power)
+        shift = np.sqrt(count) * abs(effect - threshold) / deviation
+        reached = nctdtr(df, critical, shift) if df < 1000 else ndtr(shift - critical)
+        return bool(reached >= power)
 
     return _least_count(is_enough)
 
 
-def standard_error(pilot: Estimate) -> float:
-    """The standard error of an estimate, or that of a normal interval of the same width."""
-    if pilot.error:
-        return pilot.error[0]
+def _spread(pilot: Estimate) -> tuple[float, float]:
+    """The standard deviation of a unit, and its degrees of freedom.
+
+    These are infinite for a binomial, whose deviation is that of a normal interval of equal width.
+    """
     low, high = cast(Limits, pilot.interval)
-    return (high - low) / 2 / -ndtri(ALPHA / 2)
-
-
-def _deviation(pilot: Estimate) -> float:
-    """The standard deviation of a unit."""
-    return standard_error(pilot) * np.sqrt(cast(Units, pilot.units).count)
+    stderr, df = pilot.error or ((high - low) / 2 / -ndtri(ALPHA / 2), np.inf)
+    return stderr * np.sqrt(cast(Units, pilot.units).count), df
 
 
 def _least_count(is_enough: Callable[[int], bool]) -> int:

@@ -15,25 +15,22 @@ def pair(first, second):
     return between(descriptive(first, ""), descriptive(second, ""))
 
 
-def test_arms_have_no_model_twice_and_no_pair_of_one_model():
-    arms = list(false_decisions.arms_of("abcde", 3))
-    assert len(arms) == 320
-    for pairs in arms:
-        firsts, seconds = zip(*pairs, strict=True)
-        assert len(set(firsts)) == len(set(seconds)) == 3
-        assert all(first != second for first, second in pairs)
+def test_five_models_split_into_three_and_two_in_ten_ways():
+    splits = false_decisions.splits_of("abcde")
+    assert len(splits) == len({tuple(some) for some, _ in splits}) == 10
+    assert all(sorted([*some, *rest]) == list("abcde") for some, rest in splits)
 
 
 def test_claims_between_arms_are_tested_on_equal_models():
     assert ESTIMATE.value == pytest.approx(0.1) and ESTIMATE.terms == (0.5, -0.4)
 
 
-def test_a_difference_in_each_run_is_decided_and_a_spread_around_zero_is_not():
-    different = [pair(0.7 + x, 0.5) for x in (0.0, 0.01, 0.02)]
-    assert false_decisions.outcome_over(CLAIM, different) is Outcome.AS_IN_PAPER
-    equal = [pair(0.5 + x, 0.5) for x in (0.20, -0.21, 0.02)]
-    assert false_decisions.outcome_over(CLAIM, equal) is Outcome.UNDECIDED
-    assert false_decisions.outcome_over(CLAIM, different, 0.5) is Outcome.NO_EFFECT
+def test_a_difference_of_arms_is_decided_and_a_spread_around_zero_is_not():
+    different, equal = (0.7, 0.71, 0.72), (0.5, 0.29, 0.71)
+    assert false_decisions.outcome_of_arms(CLAIM, different, (0.5, 0.51)) is Outcome.AS_IN_PAPER
+    assert false_decisions.outcome_of_arms(CLAIM, equal, (0.5, 0.45)) is Outcome.UNDECIDED
+    alike = (0.5, 0.5001, 0.4999), (0.5, 0.5001)
+    assert false_decisions.outcome_of_arms(CLAIM, *alike) is Outcome.NO_EFFECT
 
 
 @pytest.mark.parametrize("runs", [3, 5])

@@ -79,7 +79,7 @@ def test_killed_script_ends_as_the_undisturbed_one(undisturbed, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("name", fault_injection.JOBS)
 def test_scripts_resume_after_random_kills(tmp_path, name):
-    kills = 6 if name == "workers" else 20
+    kills = 6 if "workers" in name else 20
     rows, problems = fault_injection.inject_faults(
         name, fault_injection.JOBS[name], kills, 0, tmp_path
     )

@@ -14,7 +14,7 @@ from oracles import randomize
 
 import vit_tf
 from vit_tf import data
-from vit_tf.analysis.probes.ridge import classify, fit_classifier
+from vit_tf.analysis.engine.least_squares import classify, fit_classifier
 from vit_tf.data.batches import ResumableDataset
 from vit_tf.scripts import common, evaluate, finetune
 

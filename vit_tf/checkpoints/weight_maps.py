@@ -226,11 +226,6 @@ def _same(name: str, path: str, *shape: int) -> dict[str, Transform]:
     return {path: Transform({name: shape})}
 
 
-def rows_first(kernel: np.ndarray) -> np.ndarray:
-    """A convolution kernel of PyTorch in the axes of Keras."""
-    return rearrange(kernel, "o i h w -> h w i o")
-
-
 def side_by_side(*arrays: np.ndarray) -> np.ndarray:
     """Kernels or biases of a gate and what it gates, as one of twice as many units."""
     axes = "part o i -> i (part o)" if arrays[0].ndim == 2 else "part o -> (part o)"

@@ -264,7 +264,7 @@ def random_erasing(
     return tf.where(inside[..., None], filling, images)
 
 
-def check_labels(labels: tf.Tensor, num_classes: int) -> None:
+def check_labels(labels: np.ndarray | tf.data.Dataset, num_classes: int) -> None:
     """Checks that labels lie in [0, num_classes).
 
     Args:
@@ -390,7 +390,7 @@ def _random_interval(side: tf.Tensor, pixels: int, seed: tf.Tensor) -> tf.Tensor
     return _interval(pixels, center - length // 2, length)
 
 
-def _interval(pixels: int, start: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+def _interval(pixels: int | tf.Tensor, start: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
     """Which pixels, (example, pixel), are the `length` ones from `start` on."""
     place = tf.range(pixels) - start[:, None]
     return (place >= 0) & (place < length[:, None])

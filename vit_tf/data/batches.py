@@ -24,12 +24,13 @@ class Shard:
     are contiguous, in the order of the workers.
     """
 
-    index: int
-    num_shards: int
+    # Numbers, or tensors where a batch is cut in the graph.
+    index: Any
+    num_shards: Any
     replicas: int = 1
 
     @property
-    def num_replicas(self) -> int:
+    def num_replicas(self) -> Any:
         """The number of replicas of all workers."""
         return self.num_shards * self.replicas
 

@@ -1,6 +1,5 @@
 """The rule by which images that are not batches yet are cut into the batches of a measurement."""
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.data.batches import ResumableDataset, Shard, select, without_autotune
+from vit_tf.data.batches import Shard, without_autotune
 
 BATCH_SIZE = 128
 SEED = 0
@@ -51,7 +50,7 @@ RANDOM = BatchRule()
 IN_ORDER = BatchRule(keep_order=True)
 
 
-def batch_arrays(arrays: Any, rule: BatchRule = RANDOM) -> ResumableDataset:
+def batch_arrays(arrays: Any, rule: BatchRule = RANDOM) -> tf.data.Dataset:
     """Batches, by a rule, of an array or a tuple of arrays with one row for each example.
 
     Rows are gathered when their batch is read, so that arrays are not copied as a whole.
@@ -74,10 +73,7 @@ def batch_arrays(arrays: Any, rule: BatchRule = RANDOM) -> ResumableDataset:
 
     positions = tf.data.Dataset.from_tensor_slices(rule.order(counts[0]))
     batches = cut_examples(positions, rule.sizes(counts[0]))
-    return ResumableDataset.from_sources(
-        lambda cut: without_autotune(cut.map(gather_rows)),
-        ResumableDataset(functools.partial(select, batches), num_examples=counts[0]),
-    )
+    return without_autotune(batches.map(gather_rows))
 
 
 def cut_examples(examples: tf.data.Dataset, sizes: Sequence[int]) -> tf.data.Dataset:

@@ -98,7 +98,7 @@ class FileDecoder(FastDecoder):
             return imaging.cut(imaging.decode_by_pillow(contents, channels=4), window)
         return imaging.decode(contents, window)
 
-    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
         channels = self.num_channels
 
         def read(path: bytes) -> np.ndarray:

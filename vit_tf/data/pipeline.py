@@ -308,7 +308,7 @@ class Digits(Source, Decoder):
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
         return self
 
-    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
         return item, ""
 
     def version(self) -> str:

@@ -148,8 +148,13 @@ class Preprocessing:
 
     def framing(self, size: tuple[int, int] | None = None) -> "Preprocessing":
         """How images are resized, of this or another size, with values in [-1, 1] and red first."""
-        values = {"mean": (0.5,) * self.num_channels, "std": (0.5,) * self.num_channels}
-        return replace(self, size=size or self.size, channel_order="rgb", **values)
+        return replace(
+            self,
+            size=size or self.size,
+            channel_order="rgb",
+            mean=(0.5,) * self.num_channels,
+            std=(0.5,) * self.num_channels,
+        )
 
     @property
     def num_channels(self) -> int:
@@ -238,17 +243,11 @@ NARROW = 0.55  # share of the expected range that a half of it does not exceed
 
 def check_dtype(features: Any, dtype: str) -> None:
     """Raises a ValueError for integer images unless features declare or expect such."""
-    if words := _wrong_dtype(features, dtype):
-        raise ValueError(words)
-
-
-def _wrong_dtype(features: Any, dtype: str) -> str | None:
-    """What is wrong about integer images that features do not declare, or None."""
     if "int" not in dtype or _takes_integers(features):
-        return None
+        return
     expected = value_range(features)
     words = f"in {interval(*expected)}" if expected else "in the range that the model expects"
-    return (
+    raise ValueError(
         f"Expected float images {words}, as vit_tf.Preprocessing makes them, or features that "
         f"declare `integer_images = True`. Received: {dtype} images for "
         f"{getattr(features, 'name', None) or getattr(features, '__name__', 'features')}"
@@ -257,30 +256,25 @@ def _wrong_dtype(features: Any, dtype: str) -> str | None:
 
 def check_values(features: Any, images: Any) -> None:
     """Warns of values outside or in a small part of the expected range; an error far beyond it."""
-    words, far = _wrong_values(features, np.asarray(images))
-    if far:
-        raise ValueError(words)
-    if words:
-        warnings.warn(words, stacklevel=2)
-
-
-def _wrong_values(features: Any, images: np.ndarray) -> tuple[str | None, bool]:
-    """What is wrong about the values of images, or None, and whether they are far off."""
-    expected = value_range(features)
+    expected, images = value_range(features), np.asarray(images)
     if expected is None or not images.size:
-        return None, False
+        return
     low, high = np.min(expected[0]), np.max(expected[1])
     least, most = float(images.min()), float(images.max())
+    # How far the values are from the middle of the range, in half widths of it.
     reach = max(abs(least - (low + high) / 2), abs(most - (low + high) / 2)) / ((high - low) / 2)
+    is_narrow = least < most <= least + NARROW * (high - low)
+    other = next((ends for ends in NAMED if ends[0] <= least and most <= ends[1]), None)
+    is_other = is_narrow and other is not None and not np.allclose(other, (low, high))
+    if reach <= NEAR and not is_other:
+        return
     received = f"values from {least:.4g} to {most:.4g} for {features.name}"
     words = f"Expected images with values in {interval(low, high)}. Received: {received}"
-    other = next((ends for ends in NAMED if ends[0] <= least and most <= ends[1]), None)
-    narrow = least < most <= least + NARROW * (high - low)
-    if reach > NEAR:
-        return words, reach > FAR
-    if narrow and other and not np.allclose(other, (low, high)):
-        return f"{words}, as in {interval(*other)}", False
-    return None, False
+    if reach > FAR:
+        raise ValueError(words)
+    if reach <= NEAR and other is not None:
+        words += f", as in {interval(*other)}"
+    warnings.warn(words, stacklevel=2)
 
 
 def far_values(features: Any) -> tuple[float, float] | None:
@@ -300,9 +294,11 @@ def watch_images(model: Any, data: Any) -> Any:
         if not model.has_seen_images:
             model.has_seen_images = True
             images = np.asarray(images)
-            words = _wrong_dtype(model, images.dtype.name) or _wrong_values(model, images)[0]
-            if words:
-                warnings.warn(words, stacklevel=2)
+            try:
+                check_dtype(model, images.dtype.name)
+                check_values(model, images)
+            except ValueError as error:  # Keras' own methods go on with such images
+                warnings.warn(str(error), stacklevel=2)
 
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(data, tensorflow.data.Dataset):

@@ -174,7 +174,8 @@ def read_shardable(
             cut_indices = shard.batch_indices if seed is None else shard.contiguous_indices
             worker_indices, shard_size = cut_indices(used, batch_size), shard.size(batch_size)
             of_worker = read(worker_indices, shard_size, worker=shard, keep=image_map is None)
-        of_worker = of_worker.map_images(image_map) if image_map else of_worker
+        if image_map:
+            of_worker = cast(ResumableDataset, of_worker.map_images(image_map))
         if not rest or shard.size(rest):
             return of_worker
         return ResumableDataset.from_sources(
@@ -353,7 +354,9 @@ def _new_decoders(
     def fit(image: tf.Tensor, drawn: tuple, image_map: ImageMap | None) -> tf.Tensor:
         return framing.fit(image, image_map, drawn) if framing else image
 
-    def decode(item: Item, drawn: tuple, image_map: ImageMap | None) -> tuple[tf.Tensor, tf.Tensor]:
+    def decode(
+        item: Item, drawn: tuple, image_map: ImageMap | None
+    ) -> tuple[tf.Tensor, tf.Tensor | str]:
         image, problem = decoder.decode(item)
         image = cut(image, framing.window(drawn) if framing else None)
         image, problem = _of_one_shape(image, shape, problem) if shape else (image, problem)
@@ -383,8 +386,8 @@ def _new_decoders(
 
 
 def _of_one_shape(
-    image: tf.Tensor, shape: tuple[int, ...], problem: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
+    image: tf.Tensor, shape: tuple[int, ...], problem: tf.Tensor | str
+) -> tuple[tf.Tensor, tf.Tensor | str]:
     """The image, or a black one and what is wrong if it is of another shape."""
     received = tf.strings.reduce_join(tf.strings.as_string(tf.shape(image)), separator=", ")
     message = tf.strings.join(

@@ -309,7 +309,7 @@ class Shapes(Source, Decoder):
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
         return self
 
-    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
         texture_of = self._texture_of
         image = tf.numpy_function(
             lambda number: numbered_scene(number, texture_of).draw((SIDE, SIDE)),

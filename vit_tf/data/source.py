@@ -75,10 +75,10 @@ class Decoder(ABC):
     """Makes images of items, in the graph."""
 
     @abstractmethod
-    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
         """An image, uint8 or float (height, width, 1 or 3) in [0, 255], and what is wrong with it.
 
-        The latter is a string tensor that is empty if nothing is.
+        The latter is a string that is empty if nothing is.
         """
 
 

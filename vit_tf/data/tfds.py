@@ -160,7 +160,7 @@ class FeatureDecoder(Decoder):
     def __init__(self, feature: Any):
         self._feature = feature
 
-    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
         return _rgb_or_grey(decode_image(self._feature, item)), ""
 
 
@@ -175,7 +175,7 @@ class RgbDecoder(FastDecoder):
         image = imaging.decode(item, window, upright=False)
         return image if window else tf.ensure_shape(image, self.shape)
 
-    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
         name = f"image of {self.name}"
         decode = functools.partial(imaging.decode, upright=False)
         read = functools.partial(imaging.pixels, name=name, upright=False)

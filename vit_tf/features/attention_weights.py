@@ -71,7 +71,9 @@ class MaskedCalls:
 RULE = ("call", "_compute_attention", "_masked_softmax")
 
 
-def by_own_rule(model: keras.Model, names: Iterable[str], masked: Container[str]) -> list[str]:
+def find_weights_not_softmax(
+    model: keras.Model, names: Iterable[str], masked: Container[str]
+) -> list[str]:
     """Names of attention weights that their layers compute by another rule.
 
     `names` are some of the names that `computed_weights` returns. Each layer of a subclass is

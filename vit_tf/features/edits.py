@@ -198,7 +198,9 @@ def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[s
         for tap in match([pattern], tap_names):
             edits_of_taps.setdefault(tap, []).append(edit)
     # In the order of the taps, whatever the order of the patterns.
-    by_tap = {tap: _in_turn(edits_of_taps[tap]) for tap in tap_names if tap in edits_of_taps}
+    by_tap = {
+        tap: partial(apply_in_turn, edits_of_taps[tap]) for tap in tap_names if tap in edits_of_taps
+    }
     if features is None:
         features = submodel(model, *by_tap, *wanted)
     return Intervened(features, by_tap, wanted)
@@ -322,13 +324,11 @@ def _batch_edits(edits_of_runs: list[dict]) -> dict:
     return {tap: combine(tap) for tap in taps}
 
 
-def _in_turn(edits: Sequence[Edit]) -> Edit:
-    def apply(value: Tensor) -> Tensor:
-        for edit in edits:
-            value = edit(value)
-        return value
-
-    return edits[0] if len(edits) == 1 else apply
+def apply_in_turn(edits: Sequence[Edit], value: Tensor) -> Tensor:
+    """The value that several edits of one layer make of another, one after the other."""
+    for edit in edits:
+        value = edit(value)
+    return value
 
 
 def _require_edits(edits: Any) -> None:

@@ -272,7 +272,8 @@ class Features(abc.ABC):
         taps: dict[str, tf.Tensor] = {}
         value, is_at_layer = images, False
         for segment in segments[:-1]:
-            segment_taps, value = segment(value)
+            segment_taps, end = segment(value)
+            value = cast(tf.Tensor, end)  # which only the last segment lacks
             taps |= segment_taps
             is_at_layer = any(tap is value for tap in segment_taps.values())
         if not is_at_layer:

@@ -25,8 +25,8 @@ def observed_grid(
     facts = features.facts
     if facts.grid is not None or len(images.shape) != 4:
         return facts.grid
-    images = tf.cast(images[:NUM_SHOWN], tf.float32)
-    shapes = {layer: tuple(value.shape[1:]) for layer, value in features(images).items()}
+    first: tf.Tensor = tf.cast(images[:NUM_SHOWN], tf.float32)
+    shapes = {layer: tuple(value.shape[1:]) for layer, value in features(first).items()}
     # A function that has not been called has no structure yet.
     graph = facts.structure if facts.layers else structure_of_outputs(tuple(shapes), shapes)
     size = (images.shape[1], images.shape[2])

@@ -91,7 +91,7 @@ def _is_free(name: str, functions: dict) -> bool:
     )
 
 
-def _of_product(transposed: str) -> Callable[[tf.Operation], int]:
+def _count_product(transposed: str) -> Callable[[tf.Operation], int]:
     """Cost of `a @ b`, where an attribute states whether `a` is transposed."""
 
     def cost(op: tf.Operation) -> int:
@@ -101,7 +101,7 @@ def _of_product(transposed: str) -> Callable[[tf.Operation], int]:
     return cost
 
 
-def _of_einsum(op: tf.Operation) -> int:
+def _count_einsum(op: tf.Operation) -> int:
     """Cost of a sum of products over labels; products without a sum do not count."""
     equation = op.get_attr("equation").decode()
     terms, result = equation.split("->")
@@ -118,31 +118,31 @@ def _of_einsum(op: tf.Operation) -> int:
     return 2 * math.prod(sizes.values())
 
 
-def _of_convolution(op: tf.Operation) -> int:
+def _count_convolution(op: tf.Operation) -> int:
     """Each output is a sum over a kernel of shape (*positions, channel of the group, filter)."""
     return 2 * math.prod(op.inputs[1].shape[:-1]) * op.outputs[0].shape.num_elements()
 
 
-def _of_depthwise(op: tf.Operation) -> int:
+def _count_depthwise(op: tf.Operation) -> int:
     """Each output is a sum over the positions of a kernel (row, column, channel, multiplier)."""
     return 2 * math.prod(op.inputs[1].shape[:2]) * op.outputs[0].shape.num_elements()
 
 
-def _of_transposed(op: tf.Operation) -> int:
+def _count_transposed(op: tf.Operation) -> int:
     """Each input goes into a kernel of shape (row, column, filter, channel of the input)."""
     return 2 * math.prod(op.inputs[1].shape[:-1]) * op.inputs[2].shape.num_elements()
 
 
 _COSTS = {
-    "MatMul": _of_product("transpose_a"),
-    "BatchMatMul": _of_product("adj_x"),
-    "BatchMatMulV2": _of_product("adj_x"),
-    "BatchMatMulV3": _of_product("adj_x"),
-    "Einsum": _of_einsum,
-    "Conv2D": _of_convolution,
-    "Conv3D": _of_convolution,
-    "DepthwiseConv2dNative": _of_depthwise,
-    "Conv2DBackpropInput": _of_transposed,
+    "MatMul": _count_product("transpose_a"),
+    "BatchMatMul": _count_product("adj_x"),
+    "BatchMatMulV2": _count_product("adj_x"),
+    "BatchMatMulV3": _count_product("adj_x"),
+    "Einsum": _count_einsum,
+    "Conv2D": _count_convolution,
+    "Conv3D": _count_convolution,
+    "DepthwiseConv2dNative": _count_depthwise,
+    "Conv2DBackpropInput": _count_transposed,
 }
 
 # Values, their shapes and positions; arithmetic on each number; sums and means; pooling, resizing.

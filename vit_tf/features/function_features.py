@@ -26,7 +26,7 @@ from vit_tf.features.scores import (
     LOGITS,
     ScoresLayer,
     are_distributions,
-    before_activation,
+    find_activation,
 )
 from vit_tf.features.structure import ModelGraph
 
@@ -92,7 +92,7 @@ class FunctionFeatures(Features):
         layer = layer or LOGITS_NAME
         if images is None or getattr(self.function, "eager", False):
             return self.with_facts(scores=ClassScores(layer))
-        return _before_probabilities(self, layer, tf.cast(images()[:NUM_SHOWN], tf.float32))
+        return _recover_scores(self, layer, tf.cast(images()[:NUM_SHOWN], tf.float32))
 
 
 class ArrayFeatures(Features):
@@ -197,7 +197,7 @@ def _as_array(value: Any) -> np.ndarray:
     return np.ascontiguousarray(value)
 
 
-def _before_probabilities(features: Features, layer: str, images: tf.Tensor) -> Features:
+def _recover_scores(features: Features, layer: str, images: tf.Tensor) -> Features:
     """Features whose scores, a layer, are no probabilities; images show whether they are."""
     taps = features.compute(images)
     values = taps.get(layer) if isinstance(taps, Mapping) else None
@@ -207,7 +207,7 @@ def _before_probabilities(features: Features, layer: str, images: tf.Tensor) -> 
     # It is traced and never run: only a graph knows the operation that has made the scores.
     activations: list[str] = []
     graph = tf.function(
-        lambda images: activations.append(before_activation(features(images)[layer])[0])
+        lambda images: activations.append(find_activation(features(images)[layer])[0])
     )
     graph.get_concrete_function(images)
     values, activation = np.asarray(values), activations[-1]
@@ -230,7 +230,7 @@ def _before_probabilities(features: Features, layer: str, images: tf.Tensor) -> 
     from_probabilities = ScoresLayer(activation, is_binary, dtype="float32")
 
     def replace_probabilities(taps: Taps) -> Taps:
-        _, before = before_activation(taps[layer])
+        _, before = find_activation(taps[layer])
         value = from_probabilities(taps[layer]) if before is None else from_scores(before)
         return {name: x for name, x in taps.items() if name != layer} | {scores.layer: value}
 

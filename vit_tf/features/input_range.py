@@ -59,7 +59,7 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
     converter = getattr(getattr(model, "preprocessor", None), "image_converter", None)
     if converter is not None:
         channels = recorder.input_spec(model)[0][-1] or 3
-        inferred = _of_converter(converter, size, channels)
+        inferred = _from_converter(converter, size, channels)
         reason = "set by its image converter"
         return inferred, reason if inferred else f"unknown; {OTHER_CONVERTER}"
     ends, inside = _run_first_layers(model)
@@ -82,7 +82,7 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
         of_range = Preprocessing.from_range(size, *values, cast(int, channels), **how)
         return of_range, "found from its first layers"
     for part in inside:
-        of_family = _of_family(part, size)
+        of_family = _from_family(part, size)
         if of_family is not None and of_family.num_channels == channels:
             return replace(of_family, **how), f"known of {part.name}"
     return None, "unknown"
@@ -94,7 +94,7 @@ def input_size(model: keras.Model) -> tuple[int, int] | None:
     return (sides[0], sides[1]) if len(sides) == 2 else None
 
 
-def _of_converter(
+def _from_converter(
     converter: Any, size: tuple[int, int] | None, channels: int
 ) -> Preprocessing | None:
     """The `Preprocessing` that KerasHub's `ImageConverter` does, or None if it does another."""
@@ -107,11 +107,15 @@ def _of_converter(
     if converter.image_size is not None:
         aspect = "crop" if converter.crop_to_aspect_ratio else None
         aspect = "pad" if converter.pad_to_aspect_ratio else aspect
-    how = {"antialias": converter.antialias, "aspect": aspect}
     size = converter.image_size or size
     mean = -offset * std
     inferred = Preprocessing(
-        size, tuple(mean.tolist()), tuple(std.tolist()), converter.interpolation, **how
+        size,
+        tuple(mean.tolist()),
+        tuple(std.tolist()),
+        converter.interpolation,
+        antialias=converter.antialias,
+        aspect=aspect,
     )
     return inferred if _does_the_same(converter, inferred) else None
 
@@ -137,7 +141,7 @@ def _does_the_same(converter: Any, preprocessing: Preprocessing) -> bool:
     return converted.shape == expected.shape and np.allclose(converted, expected, atol=tolerance)
 
 
-def _of_family(model: keras.Model, size: tuple[int, int] | None) -> Preprocessing | None:
+def _from_family(model: keras.Model, size: tuple[int, int] | None) -> Preprocessing | None:
     """The `Preprocessing` of a family of models, or None."""
     for names, (values, order) in APPLICATIONS.items():
         if re.fullmatch(names, model.name):

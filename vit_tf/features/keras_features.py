@@ -121,7 +121,7 @@ class KerasFeatures(Features):
 
     def _replaced(self, images: tf.Tensor, layer: str, values: tf.Tensor) -> Taps:
         """The layers where given values take the place of one layer's."""
-        with recorder.in_force({layer: lambda value: tf.cast(values, value.dtype)}):
+        with recorder.applying_edits({layer: lambda value: tf.cast(values, value.dtype)}):
             return recorder.infer(self.model, images)
 
     def _follows_from(self, layer: str, scores: str) -> bool:

@@ -53,13 +53,13 @@ class _Model:
             blocks = [tap for tap in graph.blocks if len(self.shapes.get(tap, (1, 1))) > 1]
             blocks = blocks or list(graph.blocks)
             if self.detail == "grid":
-                return self.on_grid(blocks)
+                return self.select_on_grid(blocks)
             return blocks[: (len(blocks) + 1) // 2] if self.detail == "lower" else blocks
         if self.detail in ("sums", "sublayers") and has_tap_grammar(self.names):
             return self.matching("*/sum") if self.detail == "sums" else sublayers(self.names)
         return list(graph.representations)
 
-    def on_grid(self, taps: Iterable[str]) -> list[str]:
+    def select_on_grid(self, taps: Iterable[str]) -> list[str]:
         """Those of some taps that hold the tokens or positions of the grid."""
         return [tap for tap in taps if self.lies_on_grid(tap)]
 
@@ -78,7 +78,7 @@ class _Model:
         """Whether a tap on the grid is a sequence of tokens and no map."""
         return len(self.shapes[tap]) == 2 if self.shapes else not tap.startswith("stage")
 
-    def of_one_width(self, taps: Sequence[str]) -> list[str]:
+    def select_one_width(self, taps: Sequence[str]) -> list[str]:
         """Those of some taps that are tokens, or maps, of as many channels as the last of them."""
         shapes = [self.shapes.get(tap, (None,)) for tap in taps]
         forms = [(len(shape), shape[-1]) for shape in shapes]
@@ -104,7 +104,7 @@ def sublayers(taps: Iterable[str]) -> list[str]:
 def structure_of_outputs(taps: Sequence[str], shapes: Mapping[str, Shape]) -> ModelGraph:
     """What names and shapes show about the outputs of a submodel, a SavedModel or a function."""
     if has_tap_grammar(taps):
-        return ModelGraph.of_names(taps)
+        return ModelGraph.from_names(taps)
     held = [tap for tap in sublayers(taps) if len(shapes.get(tap, (1, 1))) in (1, 2, 3)]
     representations = tuple(spread(held, MAX_LAYERS))
     return ModelGraph(representations, representations, "logits" if "logits" in taps else None)
@@ -132,7 +132,7 @@ def _outputs(model: _Model) -> list[str]:
 
 
 def _tokens(model: _Model) -> list[str]:
-    return model.on_grid(model.representations())
+    return model.select_on_grid(model.representations())
 
 
 def _output_tokens(model: _Model) -> list[str]:
@@ -141,7 +141,7 @@ def _output_tokens(model: _Model) -> list[str]:
 
 
 def _lens(model: _Model) -> list[str]:
-    return model.of_one_width(model.on_grid(model.graph.blocks))
+    return model.select_one_width(model.select_on_grid(model.graph.blocks))
 
 
 def _patching(model: _Model) -> list[str]:
@@ -161,7 +161,7 @@ def _maps(model: _Model) -> list[str]:
 
 def _replaced_tokens(model: _Model) -> list[str]:
     """One layer of tokens, the first or that at half depth, and the attention weights after it."""
-    taps = model.on_grid(model.graph.blocks)
+    taps = model.select_on_grid(model.graph.blocks)
     taps = [tap for tap in taps if model.holds_tokens(tap)]
     if model.detail == "middle":
         taps = [tap for tap in taps if "embed" not in tap] or taps
@@ -202,7 +202,7 @@ def attended(weights: Mapping[str, Shape], grid: TokenGrid | None) -> tuple[list
 
 def _tokens_and_attention(model: _Model) -> list[str]:
     """Blocks of tokens, and the attention weights that read them, in depth order."""
-    tokens = [tap for tap in model.on_grid(model.graph.blocks) if model.holds_tokens(tap)]
+    tokens = [tap for tap in model.select_on_grid(model.graph.blocks) if model.holds_tokens(tap)]
     both = {*tokens, *(_attention(model) if tokens else [])}
     return [tap for tap in model.names if tap in both]
 

@@ -12,6 +12,7 @@ import torch
 
 from vit_tf.common.names import is_part, match, unknown_name
 from vit_tf.features.class_names import NUM_IMAGENET, imagenet_names
+from vit_tf.features.edits import apply_in_turn
 from vit_tf.features.features import ClassScores, ModelFacts
 from vit_tf.features.module_features import TorchFeatures, input_shape_of, select_layers
 from vit_tf.features.structure import ModelGraph, spread
@@ -163,32 +164,9 @@ class IntervenedModule:
     def __call__(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         import tensorflow as tf
 
-        edits = {layer: partial(_in_turn, of_layer) for layer, of_layer in self._edits.items()}
+        edits = {layer: partial(apply_in_turn, of_layer) for layer, of_layer in self._edits.items()}
         values = self._features.edited(tf.cast(images, tf.float32), edits)
         return {layer: values[layer] for layer in self.taps}
-
-
-def _in_turn(edits: Sequence[Callable], value: tf.Tensor) -> tf.Tensor:
-    for edit in edits:
-        value = edit(value)
-    return value
-
-
-def study_features(module: torch.nn.Module) -> TorchFeatures:
-    """What a report reads of a module: the values of blocks, or the representations and scores.
-
-    Where all blocks are attention and an MLP, all that the tap grammar names.
-    """
-    described = describe_module(module)
-    names = [tap for tap, name in described.sources.items() if tap != name]
-    names += [*described.graph.representations, *described.graph.blocks]
-    names += [SCORES] if SCORES in described.sources else []
-    names += [name for name in described.names if name.endswith(("/skip", "/branch"))]
-    tokens = described.shapes.get(described.graph.representations[-1], ())
-    if not _has_usual_form(described.trace) and len(tokens) == 2:
-        weights = [name for name in described.names if is_part(name, "weights")]
-        names += [n for n in weights if described.shapes[n][1:] == (tokens[0], tokens[0])]
-    return described.features(list(dict.fromkeys(names)), [], None)
 
 
 def tap_sources(trace: Trace) -> dict[str, str]:

@@ -19,6 +19,7 @@ from vit_tf.features.features import Features, Runs, Taps
 from vit_tf.features.layers import Detail
 
 Key = TypeVar("Key", bound=Hashable)
+Images = TypeVar("Images", tf.Tensor, np.ndarray)
 
 
 class PreprocessedFeatures(Features):
@@ -40,10 +41,10 @@ class PreprocessedFeatures(Features):
         return self.inner.weights
 
     def with_facts(self, **changes: Any) -> Features:
-        return self._around(self.inner.with_facts(**changes))
+        return self._wrap(self.inner.with_facts(**changes))
 
     def with_model(self, model: keras.Model) -> Features:
-        return self._around(self.inner.with_model(model))
+        return self._wrap(self.inner.with_model(model))
 
     def preprocess(self, images: tf.Tensor) -> tf.Tensor:
         """Images in [-1, 1] as the model expects them."""
@@ -54,22 +55,22 @@ class PreprocessedFeatures(Features):
         return self.inner(self.preprocess(images))
 
     def select(self, layers: Iterable[str]) -> Features:
-        return self._around(self.inner.select(layers))
+        return self._wrap(self.inner.select(layers))
 
     def select_kind(self, kind: str, block: str = "block00", detail: Detail = None) -> Features:
-        return self._around(self.inner.select_kind(kind, block, detail))
+        return self._wrap(self.inner.select_kind(kind, block, detail))
 
     def read_scores(
         self, layer: str | None, images: Callable[[], tf.Tensor] | None = None
     ) -> Features:
         own = images and (lambda: self.preprocess(tf.cast(images(), tf.float32)))
-        return self._around(self.inner.read_scores(layer, own))
+        return self._wrap(self.inner.read_scores(layer, own))
 
     def with_grid_of_layers(self) -> Features:
-        return self._around(self.inner.with_grid_of_layers())
+        return self._wrap(self.inner.with_grid_of_layers())
 
     def with_pooled_tokens(self) -> Features:
-        return self._around(self.inner.with_pooled_tokens())
+        return self._wrap(self.inner.with_pooled_tokens())
 
     def segments(self) -> Sequence[Callable[[tf.Tensor], tuple[Taps, tf.Tensor | None]]]:
         first, *others = self.inner.segments()
@@ -89,7 +90,7 @@ class PreprocessedFeatures(Features):
     ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
         return self.inner.split_at_last_layer(self.preprocess(images), scores)
 
-    def _around(self, inner: Features) -> Features:
+    def _wrap(self, inner: Features) -> Features:
         return PreprocessedFeatures(inner, self._own_preprocessing)
 
 
@@ -176,16 +177,14 @@ def _scale_and_shift(preprocessing: Preprocessing) -> tuple[np.ndarray, np.ndarr
     return (0.5 / std).astype(np.float32), ((0.5 - mean) / std).astype(np.float32)
 
 
-def in_common_range(
-    images: tf.Tensor | np.ndarray, preprocessing: Preprocessing
-) -> tf.Tensor | np.ndarray:
+def to_common_range(images: Images, preprocessing: Preprocessing) -> Images:
     """Images that a model expects, with values in [-1, 1], which `PreprocessedFeatures` undoes."""
     scale, shift = _scale_and_shift(preprocessing)
     images = (images - shift) / scale
     return images[..., ::-1] if preprocessing.channel_order == "bgr" else images
 
 
-def in_own_units(features: Features, images: tf.Tensor) -> tuple[Features, tf.Tensor, tf.Tensor]:
+def to_own_units(features: Features, images: tf.Tensor) -> tuple[Features, tf.Tensor, tf.Tensor]:
     """Features and images with the values that the model itself expects, and the images' levels.
 
     Gradients are with respect to the values that the model expects, whether the caller or this
@@ -195,5 +194,5 @@ def in_own_units(features: Features, images: tf.Tensor) -> tuple[Features, tf.Te
     if isinstance(features, PreprocessedFeatures):
         return features.inner, features.preprocess(images), tf.round(127.5 * (images + 1))
     expected = features.facts.preprocessing
-    common = in_common_range(images, expected) if expected else images
+    common = to_common_range(images, expected) if expected else images
     return features, images, tf.round(127.5 * (common + 1))

@@ -96,7 +96,7 @@ def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, T
 
     def trace(images: Tensor) -> list[Tensor]:
         records = record(model, images, watch=look if watch else None)
-        held = in_graph_of(images, records)
+        held = select_in_graph(images, records)
         unreadable.update(layers[place[0]][0] for place in records.keys() - held.keys())
         shapes.update({place: tuple(value.shape) for place, value in held.items()})
         # Identities, which are unique while the records hold the tensors.
@@ -118,7 +118,7 @@ def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, T
     }
 
 
-def in_graph_of(images: Tensor, records: dict) -> dict:
+def select_in_graph(images: Tensor, records: dict) -> dict:
     """The records that lie in no other graph, as those in conditions and loops do.
 
     A constant that a layer returns, such as a table of positions, lies in no graph at all.
@@ -492,7 +492,7 @@ _IN_FORCE: contextvars.ContextVar[Mapping[str, Callable] | None] = contextvars.C
 
 
 @contextlib.contextmanager
-def in_force(edits: Mapping[str, Callable] | None) -> Iterator[None]:
+def applying_edits(edits: Mapping[str, Callable] | None) -> Iterator[None]:
     """A context in which layers of this package apply edits, a dict from tap to function."""
     before = _IN_FORCE.set(edits)
     try:

@@ -99,7 +99,7 @@ def find_scores(model: keras.Model, output: str | None = None) -> Scores:
     def trace(images: Tensor) -> list[Tensor]:
         layers = recorder.named_operations(model)
         records = recorder.record(model, images, inner=(recorder.MODEL, *range(len(layers))))
-        records = recorder.in_graph_of(images, records)
+        records = recorder.select_in_graph(images, records)
         traced.append(_trace_back(records, [path for path, _ in layers], output))
         return list(records.values())
 
@@ -136,7 +136,7 @@ def _trace_back(records: dict, paths: list[str], output: str | None) -> tuple[Sc
             return Scores("", "", vectors=candidates), "", False
     source = _source_of(returned[name], records, paths) or ("", 1, name)
     scores = Scores(source if isinstance(source, str) else "output", source, vectors=candidates)
-    activation, argument = before_activation(returned[name])
+    activation, argument = find_activation(returned[name])
     if not activation or name not in vectors:
         operation = operation_of(returned[name])
         scores = replace(scores, is_head=name in vectors and _follows_kernel(operation))
@@ -170,7 +170,7 @@ def _source_of(
     return None
 
 
-def before_activation(tensor: Tensor) -> tuple[str, Any]:
+def find_activation(tensor: Tensor) -> tuple[str, Any]:
     """The softmax or sigmoid that computes a tensor of a TensorFlow graph, and its argument.
 
     `""` and None for a tensor of another operation, and outside of a graph.

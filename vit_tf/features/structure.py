@@ -29,7 +29,7 @@ class ModelGraph:
     num_repeated: int = 0
 
     @classmethod
-    def of_names(cls, taps: Sequence[str]) -> "ModelGraph":
+    def from_names(cls, taps: Sequence[str]) -> "ModelGraph":
         """The structure that names of the tap grammar show."""
         blocks = block_outputs(taps)
         representations = tuple(tap for tap in taps if tap in blocks or tap == "norm")

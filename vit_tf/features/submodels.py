@@ -21,8 +21,8 @@ from vit_tf.features.attention_weights import (
     AttentionWeights,
     MaskedCalls,
     attention_layers,
-    by_own_rule,
     computed_weights,
+    find_weights_not_softmax,
 )
 from vit_tf.features.input_range import find_preprocessing
 from vit_tf.features.scores import LOG_ODDS, LOGITS, Scores, find_scores
@@ -225,7 +225,7 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
             f"mask that {model.name!r} passes to these layers: they differ from its weights",
             stacklevel=3,
         )
-    if wrong := by_own_rule(model, read, masked.paths):
+    if wrong := find_weights_not_softmax(model, read, masked.paths):
         raise ValueError(
             "Expected attention layers whose weights are the softmax of queries and keys. Received "
             f"a subclass with a rule of its own, whose output is not given by {format_list(wrong)}"
@@ -349,7 +349,7 @@ def describe_taps(model: keras.Model) -> ModelTaps:
         shapes = {tap: tuple(x.shape[1:]) for tap, x in source.output.items()}
         scores = find_scores(model)
         tap = scores.tap if scores.is_head else None
-        graph = replace(ModelGraph.of_names(source.taps), scores=tap)
+        graph = replace(ModelGraph.from_names(source.taps), scores=tap)
         return ModelTaps(source.taps, shapes, graph, source, scores)
     traced = recorder.trace_taps(model)
     traced_shapes = {name: tap.shape[1:] for name, tap in traced.items()}
@@ -380,7 +380,7 @@ def graph_of(model: keras.Model) -> ModelGraph:
     finds the representations. Of more than 40, 40 are chosen, evenly spread.
     """
     if names_its_layers(model):
-        return ModelGraph.of_names(model.taps)
+        return ModelGraph.from_names(model.taps)
     return graph_of_entries(_entries(model, recorder.trace_taps(model)))
 
 
@@ -590,7 +590,7 @@ def _separable_blocks(graph: Any) -> tuple[set[str], set[str]]:
     inside, projections = set(), set()
     for start, node in enumerate(nodes):
         if isinstance(node.operation, keras.layers.DepthwiseConv2D):
-            before_projection, projection = _before_projection(node, nodes[start + 1 :])
+            before_projection, projection = _find_projection(node, nodes[start + 1 :])
             inside |= _widening(node, sources) | before_projection
             projections |= projection
     return inside, projections
@@ -600,7 +600,7 @@ def _is_pointwise(operation: Any) -> bool:
     return type(operation) is keras.layers.Conv2D and tuple(operation.kernel_size) == (1, 1)
 
 
-def _before(node: Any, sources: Mapping[int, Any]) -> Any:
+def _find_input_node(node: Any, sources: Mapping[int, Any]) -> Any:
     """The node that computes the only tensor that this one reads, or None."""
     read = node.input_tensors
     return sources.get(id(read[0])) if len(read) == 1 else None
@@ -608,22 +608,22 @@ def _before(node: Any, sources: Mapping[int, Any]) -> Any:
 
 def _widening(depthwise: Any, sources: Mapping[int, Any]) -> set[str]:
     """Names from the 1 x 1 convolution that widens what a depthwise one reads; empty for none."""
-    names, node = set(), _before(depthwise, sources)
+    names, node = set(), _find_input_node(depthwise, sources)
     while node is not None and not _has_kernel(node.operation):
         names.add(node.operation.name)
-        node = _before(node, sources)
+        node = _find_input_node(node, sources)
     if node is None or not _is_pointwise(node.operation):
         return set()
     widens = node.outputs[0].shape[-1] > node.input_tensors[0].shape[-1]
     names.add(node.operation.name)
-    while (node := _before(node, sources)) is not None and not _has_kernel(node.operation):
+    while (node := _find_input_node(node, sources)) is not None and not _has_kernel(node.operation):
         pass
     # Behind another depthwise convolution it is the projection that ends a block.
     is_projection = node is not None and isinstance(node.operation, keras.layers.DepthwiseConv2D)
     return names if widens and not is_projection else set()
 
 
-def _before_projection(depthwise: Any, later: Any) -> tuple[set[str], set[str]]:
+def _find_projection(depthwise: Any, later: Any) -> tuple[set[str], set[str]]:
     """Names from a depthwise convolution on, and of what projects its output; or empty sets."""
     inside, names = {id(x) for x in depthwise.outputs}, {depthwise.operation.name}
     size = depthwise.outputs[0].shape[1:3]
@@ -648,7 +648,7 @@ class Segment:
     """A piece of a model: called on one tensor, it returns its taps and its output.
 
     `nodes` are the operations' calls, in order; `source` and `end` the symbolic tensors that come
-    in and go on, None for the last piece; `prepare` replaces the input.
+    in and go on, None for the last piece.
     """
 
     def __init__(
@@ -657,14 +657,8 @@ class Segment:
         source: Tensor,
         end: Tensor | None,
         taps: Mapping[str, Tensor],
-        prepare: Callable | None = None,
     ):
         self._nodes, self._source, self._end, self._taps = nodes, source, end, taps
-        self._prepare = prepare
-
-    def prepared_by(self, prepare: Callable) -> "Segment":
-        """The same piece, applied to a function of the input tensor."""
-        return Segment(self._nodes, self._source, self._end, self._taps, prepare)
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -680,10 +674,10 @@ class Segment:
         """Dict from tap to tensor, edited, and the tensor that the next piece takes, or None."""
         edits, applied = edits or {}, set()
         within = {tap: _noted(tap, edits[tap], applied) for tap in self._taps if tap in edits}
-        known = {id(self._source): self._prepare(x) if self._prepare else x}
+        known = {id(self._source): x}
         for node in self._nodes:
             args, kwargs = node.arguments.fill_in(known)
-            with recorder.in_force(within):
+            with recorder.applying_edits(within):
                 results = tree.flatten(recorder.infer(node.operation, *args, **kwargs))
             known |= {id(old): new for old, new in zip(node.outputs, results, strict=True)}
             # A layer that has taps of its own has applied their edits where they are computed.

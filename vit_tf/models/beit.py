@@ -116,6 +116,7 @@ class BEiT(TransformerModel):
         hidden_dim: int = 768,
         mlp_dim: int = 3072,
         num_classes: int = 1000,
+        *,
         pooling: str = "gap",
         shared_bias: bool = False,
         layer_scale: float | None = 0.1,

@@ -179,6 +179,7 @@ class BiT(VisionModel):
         units: Sequence[int] = (3, 4, 6, 3),
         width_factor: float = 1,
         num_classes: int = 1000,
+        *,
         stem: str | None = None,
         without_skips: str | Iterable[str] = (),
         preprocessing: Preprocessing | dict | None = None,

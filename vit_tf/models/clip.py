@@ -63,6 +63,7 @@ class CLIPViT(ImageEncoder):
         mlp_dim: int = 3072,
         projection_dim: int = 512,
         num_classes: int | None = None,
+        *,
         without_skips: str | Iterable[str] = (),
         dropout_rate: float = 0.0,
         activation: str = "quick_gelu",
@@ -102,8 +103,9 @@ class CLIPViT(ImageEncoder):
             dtype=policy,
         )
         self.norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="norm")
-        options = {"use_bias": False, "dtype": "float32", "name": "projection"}
-        self.projection = layers.Dense(projection_dim, **options)
+        self.projection = layers.Dense(
+            projection_dim, use_bias=False, dtype="float32", name="projection"
+        )
         self.embedding_dim = projection_dim
         self.head = make_head(num_classes, text_head)
         self.build((None, *image_shape))

@@ -180,8 +180,9 @@ class ResNetStem(ConfiguredLayer):
         policy = self.dtype_policy
         self.root = ScaledConv2D(_WIDTH, 7, strides=2, dtype=policy, name="root")
         self.root_norm = _norm(dtype=policy, name="root_norm")
-        same = {"padding": "same", "data_format": LAST, "dtype": policy}
-        self.pool = layers.MaxPooling2D(3, 2, **same, name="pool")
+        self.pool = layers.MaxPooling2D(
+            3, 2, padding="same", data_format=LAST, dtype=policy, name="pool"
+        )
         self.units = make_units(PostNormUnit, units, _WIDTH, removed, policy)
 
     @property

@@ -136,6 +136,7 @@ class Mixer(VisionModel):
         tokens_mlp_dim: int = 384,
         channels_mlp_dim: int = 3072,
         num_classes: int = 1000,
+        *,
         without_skips: str | Iterable[str] = (),
         dropout_rate: float = 0.0,
         activation: str = "gelu",

@@ -61,6 +61,7 @@ class SigLIPViT(ImageEncoder):
         hidden_dim: int = 768,
         mlp_dim: int = 3072,
         num_classes: int | None = None,
+        *,
         without_skips: str | Iterable[str] = (),
         dropout_rate: float = 0.0,
         activation: str = "gelu_tanh",

@@ -211,8 +211,9 @@ class Block(ConfiguredLayer):
         self.dropout = self.make(layers.Dropout, dropout_rate, name="dropout")
         self.drop_branch = None
         if stochastic_depth:
-            noise = {"noise_shape": (None, 1, 1), "name": "drop_branch"}
-            self.drop_branch = self.make(layers.Dropout, stochastic_depth, **noise)
+            self.drop_branch = self.make(
+                layers.Dropout, stochastic_depth, noise_shape=(None, 1, 1), name="drop_branch"
+            )
 
     @property
     def taps(self) -> tuple[str, ...]:

@@ -86,6 +86,7 @@ class ViT(TransformerModel):
         hidden_dim: int = 768,
         mlp_dim: int = 3072,
         num_classes: int = 1000,
+        *,
         pooling: str = "cls",
         without_skips: str | Iterable[str] = (),
         dropout_rate: float = 0.0,

@@ -7,7 +7,7 @@ from keras import ops
 
 from vit_tf.common.backend import Tensor, on_jax, require_tensorflow_or_jax
 from vit_tf.distribute import strategy_of
-from vit_tf.features.scores import before_activation, find_scores, operation_of
+from vit_tf.features.scores import find_activation, find_scores, operation_of
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -103,7 +103,7 @@ def ends_in_softmax(model: keras.Model) -> bool:
 
 def _scores_before_softmax(probabilities: Tensor) -> Tensor:
     """The scores, in float32, whose softmax a tensor of the training step's graph is."""
-    activation, scores = before_activation(probabilities)
+    activation, scores = find_activation(probabilities)
     operation = operation_of(probabilities)
     if operation is not None and operation.type == "Placeholder":
         return probabilities  # Keras infers the shapes of losses without the model

@@ -105,8 +105,6 @@ def _over_distances(statistic: Callable[[np.ndarray], float], distance: xr.DataA
 
 
 LOCAL = ("strict", "soft", "axial", "offset")  # the types of local heads of `head_classes`
-LEAST_PEAK = 0.05  # of attention that selects; untrained heads have 0.01 to 0.02 on average
-ALL_HEADS = "these are all heads of this model, not a sample"
 
 
 def local_and_global(kinds: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,12 @@ import numpy as np
 import xarray as xr
 
 from ...claims.claim import claim
-from ...engine.estimates import estimate_from_cka, estimate_over_batches
+from ...engine.estimates import (
+    Accuracy,
+    accuracy_gap,
+    estimate_from_cka,
+    estimate_over_batches,
+)
 from ...engine.results import expect_variable, layer_names
 from ...figures.figure import Figure, each, group, together, variants, with_roles
 from ...figures.measure import Measurements, SharedPass, quantity, statistic
@@ -18,7 +23,6 @@ from ...plots.similarity_plots import plot_cka
 from ...statistics.estimates import Estimate, between
 from ...statistics.intervals import lower, upper
 from ..chapters import SKIPS
-from ..dosovitskiy import Accuracy, accuracy_gap
 from . import RAGHU
 from .section4_structure import cka_of, expect_cka
 
@@ -150,11 +154,8 @@ def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
 
     Test accuracy of the model with all skips minus test accuracy of the model without the skips of
     a block.
-
-    The input for each model holds its test accuracy in [0, 1], the number of test examples, the
-    number of classes and, if known, which examples are classified correctly.
     """
-    return accuracy_gap(intact, without, "the model with all skips", of_first=True)
+    return accuracy_gap(intact, without)
 
 
 @quantity(

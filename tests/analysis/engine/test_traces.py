@@ -297,7 +297,7 @@ def test_what_is_kept_is_bounded(vit):
     for seed in range(2 * traces.MAX_KEPT):
         traces.keep(vit, ("number", seed), lambda: object())
     single, _ = vars(vit)[traces.ATTRIBUTE]
-    assert len(single._values) <= traces.MAX_KEPT
+    assert len(single.values) <= traces.MAX_KEPT
 
 
 def test_a_call_inside_a_function_of_tensorflow_is_refused():

@@ -24,7 +24,7 @@ from vit_tf.analysis.papers.chapters import LOCALITY, STRUCTURE
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.report.assemble import write_figures
 from vit_tf.analysis.report.drawing import Drawer, draw
-from vit_tf.analysis.statistics.estimates import share
+from vit_tf.analysis.statistics.estimates import accuracy_of
 
 TAPS = ("embedding", "block00/attention/weights", "block00/mlp/sum", "logits")
 MODEL = study_model_of("ViT", "vit", "key", TAPS, TokenGrid(2, 2, 1, 4), None)
@@ -200,7 +200,7 @@ def test_a_report_measures_the_leading_figures_and_lists_the_others(tmp_path):
 
             Its value.
             """
-            return share(float(values[0][1]), 10)
+            return accuracy_of(float(values[0][1]) / 10, 10)
 
         inputs = " ".join(f"{name}.{{vit}}" for name in names)
         options = {"name": "-".join(names), "beyond_untrained": False}
@@ -295,7 +295,7 @@ def test_a_corrupt_file_of_a_report_is_made_again(name, corrupt, tmp_path, caplo
 
         Its value.
         """
-        return share(float(values[1]), 10)
+        return accuracy_of(float(values[1]) / 10, 10)
 
     options = {"beyond_untrained": False}
     made = claim("good.{vit}", "Figure 1", "value", "above", 0.1, **options)(statistic)

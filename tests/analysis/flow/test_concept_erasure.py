@@ -30,7 +30,7 @@ def covariances(x, z):
         "count": len(x), "x": x.sum(axis=0), "z": z.sum(axis=0),
         "xx": x.T @ x, "xz": x.T @ z, "zz": z.T @ z,
     }  # fmt: skip
-    return Covariances.of_sums([sums])
+    return Covariances.from_sums([sums])
 
 
 def correlated(rng, count=400, channels=7, classes=3):
@@ -279,7 +279,7 @@ def test_sums_of_positions_and_of_images(rng):
     for values, rows in ((z, np.repeat(z, 4, axis=0)), (None, np.tile(np.eye(4), (5, 1)))):
         z_of_images = None if values is None else tf.constant(values)
         sums = tf.nest.map_structure(np.asarray, sums_of_tokens(tf.constant(x), z_of_images))
-        own, expected = Covariances.of_sums([sums]), covariances(x.reshape(20, 3), rows)
+        own, expected = Covariances.from_sums([sums]), covariances(x.reshape(20, 3), rows)
         for name in ("count", "mean_x", "mean_z", "xx", "xz", "zz"):
             np.testing.assert_allclose(getattr(own, name), getattr(expected, name), atol=1e-12)
 

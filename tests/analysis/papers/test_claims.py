@@ -11,6 +11,7 @@ from study_parts import cka_result, field_result, model_like
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.claims.claim import DECIDED, NotTested, Outcome, Tested, decide
+from vit_tf.analysis.engine.estimates import Accuracy
 from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.figures.figure import all_figures
 from vit_tf.analysis.papers.raghu import RAGHU
@@ -361,8 +362,8 @@ BUILDERS = {
     "skip-influence": skip_influence,
     "skips-partition": skips_partition,
     "skips-cost-accuracy": lambda side: {
-        "accuracy.vit": (0.9, 1000),
-        "accuracy.bare": (0.9 - 0.05 * side, 1000),
+        "accuracy.vit": Accuracy(0.9, 1000),
+        "accuracy.bare": Accuracy(0.9 - 0.05 * side, 1000),
     },
     "own-patch": lambda side: {"localization.vit": localization(0.2 * side)},
     "edge-tokens-resemble-edges": lambda side: {"localization.vit": localization(edge=0.2 * side)},
@@ -398,7 +399,7 @@ def estimated(name, results):
 
 def evaluated(name, results, **options):
     """The row of a claim in a scorecard."""
-    rows = scorecard(results, **ROLES, others=OTHERS, **options)
+    rows = scorecard(results, **ROLES, **OTHERS, **options)
     return next(row for row in rows if row.name == name)
 
 

@@ -22,8 +22,8 @@ OTHERS = {"fraction": "vit-3", "resnet_fraction": "bit-3", "hybrid": "stem", "tu
 
 def evaluated(name, images=2000, **accuracies):
     values = {model.replace("_", "-"): (value, images) for model, value in accuracies.items()}
-    options = {"accuracy": values, "others": OTHERS, "training_images": 10**8}
-    claims = scorecard({}, vit="vit", resnet="bit", **options)
+    options = {"accuracy": values, "training_images": 10**8}
+    claims = scorecard({}, vit="vit", resnet="bit", **OTHERS, **options)
     return next(claim for claim in claims if claim.name == name)
 
 
@@ -43,6 +43,14 @@ def test_gaps_of_accuracy_by_amount_of_data(name, accuracies, value):
     assert sum(claim.estimate.arms) == pytest.approx(value)
     del given["bit_3"]
     assert isinstance(evaluated(name, **given), NotTested)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("extreme", [0.0, 1.0])
+def test_log_odds_of_0_or_100_percent_are_not_tested(extreme):
+    claim = evaluated("vit-gains-more-from-data", vit=0.9, bit=extreme, vit_3=0.4, bit_3=0.6)
+    assert isinstance(claim, NotTested)
+    assert f"90 %, {100 * extreme:.0f} %, 40 %, 60 %" in claim.reason
 
 
 @pytest.mark.parametrize(

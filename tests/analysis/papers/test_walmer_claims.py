@@ -638,7 +638,7 @@ def test_baselines_that_are_not_there_are_named():
 
 
 def test_rows_name_the_papers():
-    rows = {row.name: row for row in scorecard({}, **ROLES, others=OTHERS)}
+    rows = {row.name: row for row in scorecard({}, **ROLES, **OTHERS)}
     assert rows["offset-heads"].source == WALMER.source
     assert rows["own-patch"].source == RAGHU.source
 

@@ -5,13 +5,8 @@ import pytest
 import tensorflow as tf
 from sklearn.linear_model import Ridge
 
-from vit_tf.analysis.probes.ridge import (
-    FEW_SHOT_L2 as L2,
-    classify,
-    few_shot,
-    fit_classifier,
-    select_few_shot,
-)
+from vit_tf.analysis.engine.least_squares import classify, fit_classifier
+from vit_tf.analysis.probes.ridge import FEW_SHOT_L2 as L2, few_shot, select_few_shot
 
 pytestmark = pytest.mark.usefixtures("without_graphs")
 

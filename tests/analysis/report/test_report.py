@@ -26,7 +26,7 @@ from vit_tf.analysis.report.page import (
     ShownImage,
     write_report,
 )
-from vit_tf.analysis.statistics.estimates import mean_over, share
+from vit_tf.analysis.statistics.estimates import accuracy_of, mean_over
 
 VOID = {"meta", "link", "img", "br", "hr"}
 
@@ -450,7 +450,7 @@ def _downloads(page):
 
 def test_the_first_screen_names_models_results_and_small_multiples(tmp_path, png):
     models = [
-        ModelSummary("ViT", "ViT with a CLS token", "vit", 85_800_000, share(60, 100, "images")),
+        ModelSummary("ViT", "ViT with a CLS token", "vit", 85_800_000, accuracy_of(0.6, 100)),
         ModelSummary("Other", "vision model", "other", None, None),
     ]
     page = _write(

@@ -12,7 +12,7 @@ from vit_tf.analysis import plots
 from vit_tf.analysis.plots import interactive
 from vit_tf.analysis.report.first_screen import Comparison
 from vit_tf.analysis.report.page import ModelSummary, Panel, ReportFigure, Section, write_report
-from vit_tf.analysis.statistics.estimates import share
+from vit_tf.analysis.statistics.estimates import accuracy_of
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
 
@@ -58,7 +58,9 @@ def report(tmp_path_factory):
         title="A",
         introduction="B",
         sections=[Section("S", "Why?", figures, "ViT wins.")],
-        summary=[ModelSummary("ViT", "ViT with a CLS token", "vit", 1_200_000, share(6, 9, "x"))],
+        summary=[
+            ModelSummary("ViT", "ViT with a CLS token", "vit", 1_200_000, accuracy_of(6 / 9, 9))
+        ],
         sentences=["ViT attends more globally than BiT."] * 5,
         overview=[Panel(f"CKA {number}", tmp_path / "small.png", "CKA.") for number in range(5)],
         scorecard=[claim(number) for number in range(30)],
@@ -82,7 +84,7 @@ COMPARISON = Comparison(
     "CKA between lower and upper half",
     "Mean CKA.",
     "CKA",
-    (("ViT", share(5, 9, "images")), ("BiT", share(3, 9, "images"))),
+    (("ViT", accuracy_of(5 / 9, 9)), ("BiT", accuracy_of(3 / 9, 9))),
     ("ViT and BiT: not significant.",),
 )
 

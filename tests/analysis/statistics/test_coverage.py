@@ -1,7 +1,7 @@
 """How often each 95 % interval holds a known truth: `pytest -m slow -k coverage -n 0 -s`.
 
 Each simulation prints its coverage and mean width, with those of the interval that was in use
-before. These are the numbers of docs/how-sure.md.
+before.
 """
 
 from dataclasses import replace

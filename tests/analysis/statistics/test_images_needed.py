@@ -26,8 +26,11 @@ CLS_AND_GAP = np.array([4808, 1044, 873, 3275])
 @pytest.mark.parametrize("effect", [1.0, 0.3, 0.05])
 @pytest.mark.parametrize("power", [0.8, 0.95])
 def test_power_of_a_mean_of_a_known_effect(rng, effect, power):
-    """A t-test of so many values rejects with the power that was asked for, from 10 values on."""
-    pilot = with_error(effect, (1 / np.sqrt(50), 49), Units("images", 50, 50))
+    """A t-test of so many values rejects with the power that was asked for, from 10 values on.
+
+    The standard deviation of the values is known from a large pilot.
+    """
+    pilot = with_error(effect, (1 / np.sqrt(5000), 4999), Units("images", 5000, 5000))
     count = analysis.images_needed(pilot, power=power, effect=effect)
     draws = 4000 if count < 1000 else 1500
     values = rng.normal(effect, 1.0, (draws, count))
@@ -36,6 +39,21 @@ def test_power_of_a_mean_of_a_known_effect(rng, effect, power):
     assert abs(decided.mean() - power) < 0.02 + 0.01 * (count < 20)
     fewer = stats.nct.sf(stats.t.ppf(0.975, count - 2), count - 2, np.sqrt(count - 1) * effect)
     assert fewer < power
+
+
+@pytest.mark.parametrize("batches", [4, 8])
+def test_few_batches_of_a_pilot_estimate_their_spread_roughly_and_more_are_needed(rng, batches):
+    """Over pilots, the power is that which was asked for (Julious and Owen 2006)."""
+    effect, count = 0.6, 2000
+    pilots = rng.normal(effect, 1, (count, batches)).std(axis=1, ddof=1)
+    decided = []
+    for deviation in pilots:
+        error = deviation / np.sqrt(batches), batches - 1
+        pilot = with_error(effect, error, Units("batches", batches, 10 * batches))
+        needed = analysis.images_needed(pilot, power=0.8, effect=effect) // 10
+        critical = stats.t.ppf(0.975, needed - 1)
+        decided.append(stats.nct.sf(critical, needed - 1, np.sqrt(needed) * effect))
+    assert abs(np.mean(decided) - 0.8) < 0.03
 
 
 def pair_of(rng, count, difference, discordant=0.2):
@@ -78,7 +96,7 @@ def test_power_of_a_paired_difference_of_accuracy(rng):
 @pytest.mark.parametrize("effect", [1.0, 0.6])
 def test_batches_have_the_degrees_of_freedom_of_batches(rng, effect):
     """Few batches decide as often as promised: t of the number of batches, not of images."""
-    pilot = with_error(effect, (1 / np.sqrt(10), 9), Units("batches", 10, 1000))
+    pilot = with_error(effect, (1 / np.sqrt(2000), 1999), Units("batches", 2000, 200_000))
     images = analysis.images_needed(pilot, power=0.8, effect=effect)
     batches = images // 100
     assert images == 100 * batches and batches < 30
@@ -113,8 +131,9 @@ def test_runs_are_counted_where_the_estimate_is_over_runs():
     """Three seeds that differ by 0.02: a difference of 0.03 needs few more."""
     pilot = over_runs(np.array([0.01, 0.03, 0.05]))
     count = analysis.images_needed(pilot, power=0.8, effect=0.03)
+    # The spread is known from three runs only: a noncentral t with two degrees of freedom.
     powers = [
-        stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, np.sqrt(n) * 0.03 / 0.02)
+        stats.nct.cdf(np.sqrt(n) * 0.03 / 0.02, 2, stats.t.ppf(0.975, n - 1))
         for n in (count, count - 1)
     ]
     assert powers[0] >= 0.8 > powers[1]

@@ -96,7 +96,7 @@ def test_intervals_of_smaller_alpha_hold_those_of_larger(limits):
 
 def test_unpaired_difference_is_the_published_one():
     # Newcombe 1998b (Statistics in Medicine 17, 873-890), table II, method 10: 56/70 - 48/80
-    gap = estimates.minus(estimates.share(56, 70), estimates.share(48, 80))
+    gap = estimates.minus(estimates.accuracy_of(0.8, 70), estimates.accuracy_of(0.6, 80))
     np.testing.assert_allclose(gap.interval, (0.0524, 0.3339), atol=6e-5)
     assert gap.method is Method.BINOMIAL
 
@@ -172,7 +172,7 @@ def test_copies_of_the_first_units_are_paired_with_these(rng):
 
 
 def test_the_mean_of_intervals_covers_copies_that_are_not_paired():
-    copies = [estimates.share(count, 100) for count in (30, 50)]
+    copies = [estimates.accuracy_of(value, 100) for value in (0.3, 0.5)]
     mean = estimates.mean_of(copies)
     np.testing.assert_allclose(mean.interval, np.mean([copy.interval for copy in copies], axis=0))
 
@@ -232,7 +232,7 @@ def test_descriptive_numbers_have_no_interval_and_nor_have_their_differences(rng
 
 
 def test_log_odds_have_the_ends_of_the_share():
-    odds = estimates.transformed(estimates.share(80, 100), lambda x: np.log(x / (1 - x)))
+    odds = estimates.transformed(estimates.accuracy_of(0.8, 100), lambda x: np.log(x / (1 - x)))
     ends = np.array(intervals.wilson(80, 100))
     np.testing.assert_allclose(odds.interval, np.log(ends / (1 - ends)))
 

@@ -10,9 +10,9 @@ from vit_tf.models.beit import BEiT, relative_index
 REMOVED = ["block01/mlp"]
 
 
-def make(pooling="gap", shared_bias=False, layer_scale=0.1, **options):
+def make(pooling="gap", shared_bias=False, **options):
     sizes = ((16, 24, 3), 8, 2, 2, 8, 12, 5)
-    return BEiT(*sizes, pooling, shared_bias, layer_scale, **options)
+    return BEiT(*sizes, pooling=pooling, shared_bias=shared_bias, **options)
 
 
 @pytest.fixture(params=[("gap", False), ("cls", True), ("gap", True), ("cls", False)])

@@ -68,7 +68,9 @@ def oracle(model, images):
 
 @pytest.fixture(params=["small", "imagenet"])
 def bit(request):
-    model = vit_tf.BiT((17, 24, 3), (2, 1), 0.5, 5, request.param, ["stage1/unit02"])
+    model = vit_tf.BiT(
+        (17, 24, 3), (2, 1), 0.5, 5, stem=request.param, without_skips=["stage1/unit02"]
+    )
     oracles.randomize(model)
     return model
 

@@ -7,7 +7,7 @@ from vit_tf.models.clip import CLIPViT
 
 
 def make(num_classes, removed=(), **options):
-    return CLIPViT((16, 24, 3), 8, 2, 2, 8, 12, 6, num_classes, removed, **options)
+    return CLIPViT((16, 24, 3), 8, 2, 2, 8, 12, 6, num_classes, without_skips=removed, **options)
 
 
 @pytest.fixture(params=[None, 5])

@@ -8,7 +8,7 @@ from vit_tf.models.mixer import Mixer
 @pytest.fixture(params=["gelu", "gelu_tanh"])
 def mixer(request):
     removed = ["block01/token_mixing", "block02"]
-    model = Mixer((16, 24, 3), 8, 3, 8, 10, 12, 5, removed, activation=request.param)
+    model = Mixer((16, 24, 3), 8, 3, 8, 10, 12, 5, without_skips=removed, activation=request.param)
     oracles.randomize(model)
     return model
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from vit_tf.common.names import file_error, format_list, lookup
 from vit_tf.data.files import require_file
@@ -172,7 +173,7 @@ def _read(
     if longer is not None:
         height, width = (max(1, round(side * longer / max(given))) for side in given)
         how = (preprocessing or Preprocessing((height, width))).squeezed()
-        image = np.asarray(resize_image(image, (height, width), how))
+        image = np.asarray(resize_image(tf.constant(image), (height, width), how))
     return scale_values(image, preprocessing), given
 
 
