@@ -25,6 +25,7 @@ from ..engine.class_scores import (
     require_scores,
 )
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.least_squares import ridge_weights
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import pool
 from ..engine.preparation import (
@@ -34,11 +35,10 @@ from ..engine.preparation import (
     require_labelled,
     score_layer,
 )
-from ..engine.results import ALL, DEFAULT, provenance, require_finite, variable
-from ..engine.stream import Statistic, Totals, evaluate, per_batch
+from ..engine.results import ALL, DEFAULT, provenance, variable
+from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 from ..engine.traces import reusable
-from ..probes.ridge import ridge_weights
-from .cka import names_of_layers
+from .cka import names_of_layers, varying_layers
 from .measures import Layers, Measure, Places
 from .similarities import DECIMALS, MEASURES, select_measures
 
@@ -103,8 +103,9 @@ def grounded_similarity(
     Returns:
         Dataset with the following variables and attributes.
 
-        * `correlation`, of shape (measure, function): the rank correlation; NaN if a measure has no
-          value for a pair of models, or if all pairs are equal.
+        * `correlation`, of shape (measure, function): the rank correlation. It is NaN if a measure
+          has no value for a pair of models, of which a warning names the reason, or if all pairs
+          are equal.
         * `correlation_low` and `correlation_high`, of the same shape: the 95 % interval of a
           bootstrap over models (percentiles). Pairs of a model with itself are left out.
         * `p_value`, of the same shape: that of the permutation test of Mantel (1967) for no
@@ -115,9 +116,9 @@ def grounded_similarity(
         * The attribute `layers` names the compared layer of each model.
 
     Raises:
-        ValueError: if there are fewer than 4 models, if models differ in their classes, if
-            `differences` have another shape, or if activations are not finite. Further errors are
-            those of `similarities`.
+        ValueError: if there are fewer than 4 models, if models differ in their classes, if a
+            model's layer is constant or not finite, or if `differences` have another shape. Further
+            errors are those of `similarities`.
 
     Examples:
         >>> layers = "block01/mlp/sum", "logits"
@@ -215,71 +216,72 @@ def _tables_statistic(
     is_labelled: bool,
 ) -> Statistic[dict[str, Any]]:
     """`Statistic` with the tables of all pairs of models: dissimilarities and differences."""
-    grids = [features.facts.grid for features in models.values()]
     kinds = {kind_of_scores(features) for features in models.values()}
     if len(kinds) > 1:
         raise ValueError(
             "Expected models that all end in a softmax, or all in sigmoids. "
-            f"Received: {sorted(kinds)}"
+            f"Received: {format_list(sorted(map(str, kinds)))}"
         )
     (kind,) = kinds
     places = Places(list(range(len(models))), list(range(len(models))))
 
-    def step(images: tf.Tensor, *rest: Any) -> dict[str, Any]:
-        labels, taps = (rest[0], rest[1:]) if is_labelled else (None, rest)
-        last = [[t for t in x if t != own][-1:] for x, own in zip(taps, scores, strict=True)]
-        if [] in last:
-            raise ValueError("Expected models with a layer before the scores. Received: none")
-        vectors = [
-            pool({layer: x[layer]}, tokens, grid)[layer]
-            for x, (layer,), grid in zip(taps, last, grids, strict=True)
-        ]
+    def step(images: tf.Tensor, *labels_and_taps: Any) -> dict[str, Any]:
+        taps_of_models = labels_and_taps[1:] if is_labelled else labels_and_taps
+        layers, vectors, class_scores = [], [], {}
+        for (name, features), taps, own in zip(models.items(), taps_of_models, scores, strict=True):
+            require_scores(taps, own, [0])
+            class_scores[name] = tf.cast(taps[own], tf.float64)
+            if not (others := [layer for layer in taps if layer != own]):
+                raise ValueError(
+                    f"Expected models with a layer before the scores. Received: {name!r}"
+                )
+            layers.append(others[-1:])
+            pooled = pool({others[-1]: taps[others[-1]]}, tokens, features.facts.grid)
+            vectors += pooled.values()
+        counts = {name: x.shape[-1] for name, x in class_scores.items()}
+        if len(set(counts.values())) > 1:
+            raise ValueError(f"Expected models of the same classes. Received: {counts} classes")
+
         batch = Layers(vectors)
-        counts = [require_scores(x, own, [0]) for x, own in zip(taps, scores, strict=True)]
-        if len(set(counts)) > 1:
-            raise ValueError(
-                "Expected models of the same classes. "
-                f"Received: {dict(zip(models, counts, strict=True))} classes"
-            )
-        of_classes = tf.stack(
-            [tf.cast(x[own], tf.float64) for x, own in zip(taps, scores, strict=True)]
-        )
-        predicted = tf.argmax(of_classes, axis=-1)
+        every_score = tf.stack(list(class_scores.values()))
+        predicted = tf.argmax(every_score, axis=-1)  # (model, example)
         differs = tf.not_equal(predicted[:, None], predicted)
-        totals = {
+        rows: dict[str, Any] = {"hsic": batch.hsic[None], "scales": batch.unbiased[1][None]}
+        if is_labelled:
+            rows |= {"labels": labels_and_taps[0], "predicted": tf.transpose(predicted)}
+            rows["vectors"] = [tf.cast(x, tf.float32) for x in vectors]
+        return {
+            "rows": rows,
             "measures": {measure.name: measure.terms(batch, places) for measure in measures},
-            "sums": tf.stack([tf.reduce_sum(x) for x in vectors]),
-            "disagreement": tf.math.count_nonzero(differs, axis=-1),
-            "divergence": tf.reduce_sum(pairwise_divergence(of_classes, kind), axis=-1),
-            "layers": names_of_layers(last),
-            "num_classes": counts[0],
+            DISAGREEMENT: tf.math.count_nonzero(differs, axis=-1),
+            DIVERGENCE: tf.reduce_sum(pairwise_divergence(every_score, kind), axis=-1),
+            "layers": names_of_layers(layers),
+            "num_classes": next(iter(counts.values())),
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
-        if is_labelled:
-            rows = [tf.cast(x, tf.float32) for x in vectors]
-            totals["rows"] = {"vectors": rows, "predicted": tf.transpose(predicted)}
-            totals["rows"]["labels"] = labels
-        return totals
 
     def finish(totals: Totals) -> dict[str, Any]:
-        require_finite("similarities", totals["sums"], models)
-        with np.errstate(invalid="ignore", divide="ignore"):  # of layers that do not vary
-            similarity = np.stack([m.value(totals["measures"][m.name], places) for m in measures])
+        rows = totals["rows"]
+        _, _, constant = varying_layers(rows["hsic"], rows["scales"], [list(models)])
+        if constant:
+            raise ValueError(
+                "Expected models whose layers vary between images. "
+                f"Received: {format_list(constant)}"
+            )
+        similarity = np.stack([m.value(totals["measures"][m.name], places) for m in measures])
         for measure, values in zip(measures, similarity, strict=True):
             if unknown := [x for x, row in zip(models, values, strict=True) if np.isnan(row).any()]:
-                reason = measure.unknown or "in which a layer does not vary"
                 warnings.warn(
                     f"{measure.name} has no correlation: it is NaN for some pairs of models, "
-                    f"{reason}: those with {format_list(unknown)}",
+                    f"{measure.unknown}: those with {format_list(unknown)}",
                     stacklevel=2,
                 )
         differences = {
             name: totals[name] / totals["examples"] for name in (DISAGREEMENT, DIVERGENCE)
         }
         if is_labelled:
-            rows = totals["rows"]
-            labels, num_classes = rows["labels"], per_batch(totals, "num_classes")
+            labels, num_classes = rows["labels"], mean_per_batch(totals, "num_classes")
             require_labels(labels, num_classes)
             accuracies = (rows["predicted"] == labels[:, None]).mean(axis=0)
             losses = np.array([probe_loss(x, labels, num_classes) for x in rows["vectors"]])

@@ -236,14 +236,41 @@ def test_unrelated_functions_are_rejected_in_five_percent(num_models):
 
 
 def test_what_has_no_rank_has_no_correlation(model, rng):
-    """A layer that does not vary, and functions that are equal."""
+    """Functions that are equal, and canonical correlations of too few images."""
     encoder, head = model
-    models = {name: linear(encoder @ rotation(rng), 0 * head) for name in "abc"}
-    models["constant"] = linear(0 * encoder, 0 * head)
-    with pytest.warns(UserWarning, match=r"cka has no correlation.*constant"):
-        result = analysis.grounded_similarity(models, IMAGES, ["cka"])
+    models = {name: linear(encoder @ rotation(rng), 0 * head) for name in "abcd"}
+    with pytest.warns(UserWarning, match=r"^cca has no correlation.*'?a'?, '?b'?"):
+        result = analysis.grounded_similarity(models, IMAGES[:12], ["cka", "cca"])
     for name in ("correlation", "correlation_low", "correlation_high", "p_value"):
         assert result[name].isnull().all()
+
+
+def test_binary_classifiers_of_one_sigmoid(model, rng):
+    """Their probabilities are those of two classes."""
+    encoder, _ = model
+    heads = [rng.normal(size=(CHANNELS, 1)) for _ in "abcd"]
+    layer = IMAGES.reshape(-1, CHANNELS).astype(float) @ encoder
+    p = 1 / (1 + np.exp(-np.stack([layer @ head for head in heads])))
+
+    def binary(head):
+        whole = linear(encoder, head)
+
+        def classify(images):
+            taps = whole(images)
+            return {"layer": taps["layer"], "logits": tf.sigmoid(taps["logits"])}
+
+        return classify
+
+    models = dict(zip("abcd", map(binary, heads), strict=True))
+    result = analysis.grounded_similarity(models, IMAGES, ["cka"])
+    table = result.difference.sel(model_x="a", model_y="b")
+    assert table.sel(function="disagreement") == np.mean((p[0] > 0.5) != (p[1] > 0.5))
+    both = np.concatenate([p, 1 - p], axis=-1)
+    divergence = np.mean(jensenshannon(both[0], both[1], axis=1) ** 2)
+    np.testing.assert_allclose(table.sel(function="divergence"), divergence, rtol=1e-5)
+    with pytest.raises(ValueError, match="all in sigmoids"):
+        mixed = models | {"d": linear(encoder, np.repeat(heads[0], 2, axis=1))}
+        analysis.grounded_similarity(mixed, IMAGES, ["cka"])
 
 
 def test_errors(model):
@@ -261,5 +288,14 @@ def test_errors(model):
         analysis.grounded_similarity(
             models | {"b": linear(encoder * np.nan, head)}, IMAGES, ["cka"]
         )
+    constant = models | {"b": linear(encoder * 0, head)}
+    with (
+        pytest.raises(ValueError, match=r"vary between images. Received: b"),
+        pytest.warns(UserWarning, match="do not vary"),
+    ):
+        analysis.grounded_similarity(constant, IMAGES, ["cka"])
+    headless = models | {"b": lambda images: {"logits": models["a"](images)["logits"]}}
+    with pytest.raises(ValueError, match=r"layer before the scores. Received: 'b'"):
+        analysis.grounded_similarity(headless, IMAGES, ["cka"])
     with pytest.raises(ValueError, match="from 0 to num_classes - 1 = 2"):
         analysis.grounded_similarity(models, (IMAGES, np.arange(96)), ["cka"])
