@@ -72,6 +72,7 @@ OTHER_NAMES = {
     "nearest_neighbours": ("neighbours", {}),
     "nearest_neighbors": ("neighbours", {}),
     "neighbors": ("neighbours", {}),
+    "occlusion": ("robustness", {}),
     "pca": ("projection", {"method": "pca"}),
     "position_embedding_similarity": ("position_similarity", {}),
     "saliency": ("input_gradients", {"samples": 1, "noise": 0.0}),

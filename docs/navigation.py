@@ -21,7 +21,6 @@ GROUPS = {  # other groups follow
     "objects": "Are objects found, and found again?",
 }
 ENTRIES = re.compile(r"(?:^::: \S+\n+)+", re.MULTILINE)
-CODE_LINK = re.compile(r"^    \[(.+)\]\((\S+\.md)#code\)$", re.MULTILINE)
 PAGE_LINK = re.compile(r'href="(?!\w+:)([^"#]+\.md)((?:#[^"]*)?)"')
 LISTED = re.compile(r"(<!-- list: (\w+)(.*?) -->\n).*?(<!-- end of list -->)", re.DOTALL)
 PAGE = re.compile(
@@ -90,7 +89,7 @@ def pictures():
                 text = f"[{caption}]({page.path}#code)" if page.code else caption
                 cards += f"- [![{caption}]({picture})]({page.path})\n\n    {text}\n\n"
         heading = f"## {GROUPS.get(group, group.title())}"
-        yield f'{heading}\n\n<div class="grid cards" markdown>\n\n{cards}</div>\n'
+        yield f'{heading}\n\n<div class="grid cards small" markdown>\n\n{cards}</div>\n'
 
 
 def names(*modules):
@@ -172,21 +171,6 @@ def _first_sentence(node):
     return sentence.replace("|", "\\|")
 
 
-def with_code(markdown):
-    """The gallery with the code of each picture, folded, in place of a link to it."""
-
-    def folded(match):
-        caption, path = match.groups()
-        code = re.search(
-            r"^## Code\n+(```python\n.*?^```)$", (DOCS / path).read_text(), re.M | re.S
-        )
-        block = "\n".join(f"    {line}".rstrip() for line in code[1].splitlines())
-        summary = "    <details markdown><summary>code</summary>"
-        return f"    {caption}\n\n{summary}\n\n{block}\n\n    </details>"
-
-    return CODE_LINK.sub(folded, markdown)
-
-
 def on_config(config):
     (menu,) = [entry["Measurements"] for entry in config.nav if "Measurements" in entry]
     menu[1:1] = [  # after the index
@@ -206,9 +190,7 @@ def on_config(config):
 
 def on_page_markdown(markdown, page=None, **more):
     markdown, source = fill(markdown), page.file.src_uri if page else ""
-    if source.startswith("api/"):
-        return with_summaries(markdown)
-    return with_code(markdown) if source == "gallery.md" else markdown
+    return with_summaries(markdown) if source.startswith("api/") else markdown
 
 
 def on_page_content(html, page, config, files):

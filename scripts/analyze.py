@@ -71,7 +71,7 @@ NOT_FITTED = "No probes are fitted: there are no labelled training images apart 
 
 def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
-    return report_commands.run_logged(parse, run, arguments, check)
+    return report_commands.run_logged(parse, run, arguments)
 
 
 def parse(arguments: Arguments = None) -> Options:
@@ -121,13 +121,6 @@ def parse(arguments: Arguments = None) -> Options:
     return options
 
 
-def check(options: Options) -> None:
-    """Raises a `ValueError` for models, data and figures that do not exist."""
-    common.require_models(options.models)
-    common.require_data(options.data)
-    report_commands.require_figures(options)
-
-
 def run(options: Options) -> None:
     """List the figures, or measure and report."""
     numbers = report_commands.figure_numbers(options)
@@ -148,8 +141,7 @@ def analyze(
 ) -> Report | None:
     """Measure what these figures show, draw them and write the report."""
     from vit_tf.analysis.figures.models import prepare_models
-    from vit_tf.analysis.report.assemble import write_figures
-    from vit_tf.common.names import join_words
+    from vit_tf.analysis.report.assemble import few_words, write_figures
 
     description = common.describe_data(options)
     with report_commands.strategy_in(options.out, options.strategy):
@@ -184,9 +176,9 @@ def analyze(
             numbers=report_commands.figure_numbers(options),
             command=report_commands.command_with_figures(options),
             notes=notes,
-            title=f"Analysis of {join_words(names)}",
+            title=f"Analysis of {few_words(names)}",
             introduction=INTRODUCTION.format(
-                models=join_words(names),
+                models=few_words(names),
                 was="was" if len(names) == 1 else "were",
                 tested=options.sizes["test"],
                 split="" if split == "all" else f"{split} ",
@@ -199,7 +191,7 @@ def analyze(
             provenance=report_commands.provenance(options, description),
             sources={model.name: without_password(model.source) for model in opened},
             setup=report_commands.example_setup(
-                options, split, size, fitted=data.train is not None
+                options, description, split, size, fitted=data.train is not None
             ),
         )
 

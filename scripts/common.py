@@ -289,13 +289,14 @@ def run_command(
 ) -> int:
     """Parse and run a command on `backends` (None: any) of Keras; the exit status, as in `STATUS`.
 
-    `describe_saved` returns what a stopped run saved, from the options. `check` refuses names and
-    files that do not exist, before TensorFlow is imported, which takes seconds.
+    `describe_saved` returns what a stopped run saved, from the options. Names of models, data and
+    files are checked before TensorFlow is imported, which takes seconds; `check` checks more.
     """
     options = None
     try:
         with _sigterm_raises():
             options = parse(arguments)
+            require_names(options)
             check(options)
             _require_address_space()
             if backends:
@@ -508,22 +509,41 @@ def open_model(name: str) -> keras.Model:
     return vit_tf.load_model(name) if is_saved_model(name) else vit_tf.load_pretrained(name)
 
 
-def require_models(sources: Iterable[str]) -> None:
-    """Raises a `ValueError` for a model that does not exist, before TensorFlow is imported."""
+def require_names(options: Options) -> None:
+    """Raises a `ValueError` for a model, data or a file of the options that does not exist."""
+    if hasattr(options, "imports"):  # `train` has a --model that is a kind of model
+        for source in getattr(options, "models", None) or [getattr(options, "model", None)]:
+            if source:
+                _require_model(source)
+    if getattr(options, "data", None):
+        _require_data(options.data, options.data_dir)
+    if getattr(options, "classes", None) and not is_remote(options.classes):
+        require_file(options.classes, "File of classes")
+
+
+def require_file(path: str | os.PathLike, what: str = "File") -> None:
+    """Raises a `ValueError` for a file that does not exist."""
+    if not os.path.isfile(os.path.expanduser(path)):
+        raise ValueError(f"{what} not found: {without_password(path)!r}")
+
+
+def _require_model(source: str) -> None:
     from vit_tf.checkpoints.released import require_known_model
 
-    for source in sources:
-        if source.endswith(".keras") and not is_remote(source) and not os.path.isfile(source):
-            raise ValueError(f"Model file not found: {without_password(source)!r}")
-        if not source.startswith("timm:") and not is_remote(source):
-            require_known_model(os.path.expanduser(source))
+    if source.endswith(".keras") and not is_remote(source):
+        require_file(source, "Model file")
+    if not source.startswith("timm:") and not is_remote(source):
+        require_known_model(os.path.expanduser(source))
 
 
-def require_data(source: str) -> None:
-    """Raises a `ValueError` for a folder of images that does not exist."""
-    is_path = source[:1] in ("/", ".", "~") or source.endswith("/")
-    if is_path and not is_remote(source) and not os.path.isdir(os.path.expanduser(source)):
+def _require_data(source: str, data_dir: str | None) -> None:
+    from vit_tf.data.names import require_known_data
+
+    if is_remote(source) or os.path.isdir(os.path.expanduser(source)):
+        return
+    if source[:1] in ("/", ".", "~") or source.endswith("/"):
         raise ValueError(f"Folder of images not found: {without_password(source)!r}")
+    require_known_data(source, data_dir)
 
 
 def open_features(source: str) -> OpenedModel:

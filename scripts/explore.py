@@ -36,7 +36,7 @@ MAIN = ("--import", "--image-size", "--patch-size", "--range", "--out", "--expla
 
 def main(arguments: Arguments = None) -> int:
     """Run the command; its exit status."""
-    return common.run_command(parse, run, arguments, check=check)
+    return common.run_command(parse, run, arguments)
 
 
 def parse(arguments: Arguments = None) -> Options:
@@ -98,17 +98,11 @@ def _check(options: Options) -> None:
             f"Expected --names for {len(options.models)} models. Received: {len(options.names)}"
         )
     for image in options.images:
-        if not os.path.isfile(image):
-            raise ValueError(f"Image file not found: {image!r}")
+        common.require_file(image, "Image file")
     if options.out.is_dir() or not options.out.absolute().parent.is_dir():
         raise ValueError(
             f"Expected --out to be a file in an existing folder. Received: {options.out}"
         )
-
-
-def check(options: Options) -> None:
-    """Raises a `ValueError` for models that do not exist."""
-    common.require_models(options.models)
 
 
 def run(options: Options) -> None:

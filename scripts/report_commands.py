@@ -59,7 +59,6 @@ def run_logged(
     parse: ParseOptions,
     run: RunCommand,
     arguments: Arguments = None,
-    check: Callable[[Options], None] = lambda options: None,
 ) -> int:
     """Parse, check and run with progress on the standard error; the exit status."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
@@ -75,7 +74,9 @@ def run_logged(
         finally:
             gc.set_threshold(*thresholds)
 
-    return common.run_command(parse, run_with_lines, arguments, describe_results, check=check)
+    return common.run_command(
+        parse, run_with_lines, arguments, describe_results, check=require_figures
+    )
 
 
 def describe_results(options: Options) -> str:
@@ -167,15 +168,11 @@ def command_with_figures(options: Options) -> Callable[[Sequence[str]], str]:
 
 
 def require_figures(options: Options) -> None:
-    """Raises a `ValueError` for unknown figures, before data and models are read."""
-    numbers = figure_numbers(options)
-    if not set(numbers) - {"main", "all"}:
-        return
-    from vit_tf.analysis.figures.figure import ALL, MAIN, all_figures
+    """Raises a `ValueError` for unknown figures, before TensorFlow is imported."""
+    from vit_tf.analysis.papers import FIGURE_NUMBERS
 
-    choices = [MAIN, ALL, *(choice for figure in all_figures() for choice in figure.choices)]
-    choices = list(dict.fromkeys(choices))
-    for number in numbers:
+    choices = ["main", "all", *FIGURE_NUMBERS]
+    for number in figure_numbers(options):
         if number not in choices:
             raise unknown_name("--figures", number, choices)
 
@@ -274,8 +271,7 @@ def read_data(
     except TooFewImages as error:
         reasons = dict.fromkeys(("train", "validation"), _too_few(error, options.shots))
         log.warning("%s", reasons["train"])
-    fewest, most = GALLERY
-    count = min(description.num_examples["train"], max(fewest, min(tested, most)))
+    count = gallery_size(description, tested)
     (gallery,) = load(splits=("train",), batch_size=BATCH_SIZE, take=count)
     if train is not None and held_out is not None:
         facts |= {"train": train.identify(), "validation": held_out.identify()}
@@ -283,6 +279,12 @@ def read_data(
     annotation_facts = {"gallery": {"gallery": gallery.identify()}, **annotation_facts}
     fitted = train, held_out, description.num_classes
     return Data(test, few, *fitted, facts, annotated, annotation_facts, labelled, reasons)
+
+
+def gallery_size(description: Description, tested: int) -> int:
+    """Number of training images among which nearest neighbours are found."""
+    fewest, most = GALLERY
+    return min(description.num_examples["train"], max(fewest, min(tested, most)))
 
 
 def _too_few(error: TooFewImages, shots: int) -> str:
@@ -300,7 +302,9 @@ def can_fit(description: Description, split: str) -> bool:
     return labelled and split not in ("train", "all")
 
 
-def example_setup(options: Options, split: str, size: tuple[int, int], fitted: bool) -> str:
+def example_setup(
+    options: Options, description: Description, split: str, size: tuple[int, int], fitted: bool
+) -> str:
     """Python code that loads the images of a report, for the code of its figures."""
     from vit_tf.analysis.figures.data import batch_size_of
 
@@ -314,6 +318,9 @@ def example_setup(options: Options, split: str, size: tuple[int, int], fitted: b
     lines = [f"(images,) = data.load({data!r}, splits=({split!r},), {batches}, {shared})"]
     if fitted:
         lines.append(f"train, _ = data.few_shot({data!r}, {options.shots}, {shared})")
+    if can_fit(description, split):
+        gallery = f"splits=('train',), take={gallery_size(description, tested)}"
+        lines.append(f"(train,) = data.load({data!r}, {gallery}, {shared})")
     return "\n".join(lines)
 
 

@@ -28,7 +28,7 @@ OPTIONAL = {
     "pairs": "pairs of images with keypoints",
     "landmarks": "queries and images to retrieve from",
 }
-NEEDED = {LABELS: "labels of the images, of two classes or more", **OPTIONAL}
+NEEDED = {LABELS: "labels of two classes or more", **OPTIONAL}
 
 
 @dataclass(frozen=True)

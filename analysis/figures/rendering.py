@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 from vit_tf.data.files import write_whole
 
 from ..engine.failures import describe_failure
-from ..plots.style import fixed_colours
+from ..plots.style import fixed_colours, plain_log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -132,6 +132,8 @@ def share_scales(figures: Sequence["Figure"]) -> None:
 
 def _share_colours(mapped: Sequence[tuple["Figure", Any]]) -> None:
     """Gives the images with a colour bar, and others with their scale, the range of all."""
+    from matplotlib.colors import LogNorm
+
     ranges = [(image.norm.vmin, image.norm.vmax) for _, image in mapped]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     for (figure, image), own in zip(mapped, ranges, strict=True):
@@ -141,6 +143,9 @@ def _share_colours(mapped: Sequence[tuple["Figure", Any]]) -> None:
                 if same and (other.norm.vmin, other.norm.vmax) == own and other is not image:
                     other.set_clim(low, high)
         image.set_clim(low, high)
+        if isinstance(image.norm, LogNorm):  # whose ticks it resets
+            bar = image.colorbar.ax
+            plain_log(bar.yaxis if bar.get_ylabel() else bar.xaxis)
 
 
 def save_figure(figure: "Figure", path: Path) -> None:

@@ -283,9 +283,10 @@ TOKENS = Figure(
     name="without-tokens-{model}",
     title="Token ablation at half depth",
     caption=(
-        "Each line shows accuracy against the share of tokens removed, for one order of removal. "
-        "If a line falls earlier than the line for random tokens, the tokens removed first carry "
-        "more information than random tokens."
+        "Each line shows the change in accuracy when a fraction of the spatial tokens is replaced: "
+        "random tokens, those of the largest norm, or those that receive the most or the least "
+        "attention. The point cls is the CLS token alone. Tokens whose line falls earlier than the "
+        "line for random tokens carry more information than random tokens."
     ),
 )
 

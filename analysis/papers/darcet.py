@@ -102,7 +102,17 @@ def nothing_to_show(results: dict[str, xr.Dataset]) -> str | None:
     """The sentence on models without outlier tokens, or None."""
     if any(result["output_change"].notnull().any() for result in results.values()):
         return None
-    return f"No token has an outlying norm in any layer of {join_words(results)}."
+    return NO_OUTLIERS.format(join_words(results))
+
+
+NO_OUTLIERS = "No token has an outlying norm in any layer of {}."
+
+
+def no_share_to_show(results: dict[str, xr.Dataset]) -> str | None:
+    """The sentence on models without outlier tokens and the attention of prefix tokens, or None."""
+    if any(result["share"].max() > 0 for result in results.values()):
+        return None
+    return NO_OUTLIERS.format(join_words(results))
 
 
 OUTLIERS = Figure(
@@ -121,6 +131,7 @@ OUTLIERS = Figure(
         "The panels show the share of outlier tokens, their norm relative to other tokens, and the "
         "attention that outlier, ordinary and prefix tokens receive."
     ),
+    instead=no_share_to_show,
 )
 
 ROLES = Figure(

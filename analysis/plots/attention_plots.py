@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import xarray as xr
 
+from vit_tf.common.names import join_words
+
 from ..engine.results import (
     CLS,
     PARTS,
@@ -563,6 +565,18 @@ def plot_attention_saliency(
 
 
 LEAST_PATTERN = 0.2  # repetition at the bright end of the colours, at least
+NUMBERED = 12  # layers of which cells show their values
+
+
+def hardly_repeats(results: dict[str, xr.Dataset]) -> str | None:
+    """A sentence that replaces matrices that would all be dark, or None."""
+    largest = max(float(result["repetition"].max()) for result in results.values())
+    if largest >= LEAST_PATTERN / 2:
+        return None
+    return (
+        f"Attention patterns hardly repeat between heads of {join_words(results)}: the repetition "
+        f"of two layers is at most {largest:.3f}. It is 1 if all heads attend to the same token."
+    )
 
 
 @draws({"repetition": "query layer layer_other"}, of="attention_patterns, mean_patterns")
@@ -572,7 +586,8 @@ def plot_attention_patterns(
     """Repetition of sparse attention patterns between heads, for all pairs of layers.
 
     Layers run from left to right and from bottom to top. The colour scale starts at 0 and ends at
-    0.2 or higher, so a negligible repetition, such as 0.02, is dark.
+    0.2 or higher, so a negligible repetition, such as 0.02, is dark. Cells of at most 12 layers
+    show their values.
 
     Args:
         result: Dataset with `repetition` of dims (query, layer, layer_other), from
@@ -600,7 +615,16 @@ def plot_attention_patterns(
     look: dict[str, Any] = {"cmap": style.colours("magma"), "vmin": ends[0], "vmax": ends[1]}
     look["bar"] = f"repetition, {QUERIES[query]}{gaps}"
     title = style.titled("Repetition of attention patterns", result)
-    return draw_matrix(values, ax, title=title, **look)[0]
+    drawn = draw_matrix(values, ax, title=title, **look)[0]
+    if values.shape[0] <= NUMBERED:
+        for (column, row), value in np.ndenumerate(values.values):
+            if np.isfinite(value):
+                shade = "black" if value > 0.6 * ends[1] else "white"
+                at = {"ha": "center", "va": "center", "fontsize": FONT_SIZE - 1, "color": shade}
+                # Without the sign of a zero.
+                text = f"{round(float(value), 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")
+                drawn.text(column, row, text, **at)
+    return drawn
 
 
 @draws("layer query key", "example query key", of="attention_rollout, rollout_of_images")

@@ -489,7 +489,7 @@ def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None") -> "Axes":
         LENS_LINES,
         ax,
         errors=errors,
-        ylabel="fraction of images",
+        ylabel="images (%)",
         title=style.titled("Logit-lens accuracy", results),
         ylim=(0, 1.03),
     )

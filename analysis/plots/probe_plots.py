@@ -485,7 +485,8 @@ def plot_best_layers(
         )
     ax.set_yticks(range(len(results)), [label or "model" for label in results])
     ax.set_ylim(len(results) - 0.4, -0.8)
-    style.tidy(ax, title="Score of the best layer", xlabel="score of the best layer (95 % CI)")
+    style.tidy(ax, title="Score of the best layer", xlabel="score of the best layer (%, 95 % CI)")
+    style.percent(ax.xaxis)
     return ax
 
 

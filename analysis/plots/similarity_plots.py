@@ -196,7 +196,8 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     There is a matrix for each measure, at most 4 in a row. The last matrix shows the disagreement
     of the measures, in other colours. All colour scales are fixed to [0, 1]. If a measure gives a
     similarity below 0.99 for a layer with itself, the title of its matrix states the smallest
-    similarity of a layer with itself.
+    similarity of a layer with itself. Such a measure is not drawn where no layer is similar to
+    itself (0.5 or more), as held-out predictions from few images; the title says so.
 
     Args:
         result: Dataset with `similarity` of dims (measure, layer_x, layer_y) and `disagreement` of
@@ -205,7 +206,8 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         title: title of the plot. None uses a title that states what is drawn, and for which model.
 
     Returns:
-        The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (measures + 1,).
+        The Matplotlib axes. The axes of the panels are `ax.panels`, one for each drawn measure and
+        one for the disagreement.
 
     Raises:
         ValueError: if the form of a result is wrong.
@@ -219,26 +221,45 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """
     values, maps = result["similarity"], {}
     first, second = style.models(result)
-    for measure, matrix in zip(layer_names(values, "measure"), values, strict=True):
-        least = _self_similarity(matrix) if first == second else 1.0
-        words = f"{measure}\n(a layer with itself: {least:.2f} or more)"
-        maps[words if least < SELF else measure] = matrix
-    maps["disagreement of the measures"] = result["disagreement"]
     title = style.titled("Similarity measures between layers", result)
+    for measure, matrix in zip(layer_names(values, "measure"), values, strict=True):
+        name = MEASURE_NAMES.get(measure, measure)
+        least, most = _self_similarities(matrix) if first == second else (1.0, 1.0)
+        if most < RELIABLE:
+            title += f"\nnot drawn: {name}, which is at most {most:.2f} for a layer with itself"
+            continue
+        words = f"{name}\n(a layer with itself: {least:.2f} or more)"
+        maps[words if least < SELF else name] = matrix
+    maps["disagreement of the measures"] = result["disagreement"]
     bars = "similarity", "disagreement in the order of pairs"
     return _draw_panels(maps, title, [style.models(result)] * len(maps), ax, *bars)
 
 
 SELF = 0.99  # the similarity of a layer with itself, of measures without errors of estimation
+RELIABLE = 0.5  # a measure that finds no layer this similar to itself has too few images
+# Of the measures of `similarities`, on plots.
+MEASURE_NAMES = {
+    "cka": "CKA",
+    "rbf_cka": "CKA, RBF kernel",
+    "procrustes": "Procrustes",
+    "rsa_pearson": "RSA, Pearson",
+    "rsa_spearman": "RSA, Spearman",
+    "mutual_knn": "mutual k-NN",
+    "linear_predictivity": "linear predictivity",
+    "svcca": "SVCCA",
+    "cca": "CCA",
+    "pwcca": "PWCCA",
+}
 
 
-def _self_similarity(matrix: xr.DataArray) -> float:
-    """The least similarity of a layer with itself; 1 where none is compared with itself."""
+def _self_similarities(matrix: xr.DataArray) -> tuple[float, float]:
+    """The least and the largest similarity of a layer with itself; 1 where there is none."""
     layers, others = (layer_names(matrix, dim) for dim in DIMS)
     self_similarities = [
         matrix.values[layers.index(name), others.index(name)] for name in {*layers} & {*others}
     ]
-    return np.nanmin(self_similarities, initial=1.0)
+    known = [value for value in self_similarities if np.isfinite(value)] or [1.0]
+    return min(known), max(known)
 
 
 @draws({"cka": "layer_x layer_y"}, by_name_only=True)

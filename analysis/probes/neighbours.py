@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.data.any_images import is_one_image
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
@@ -51,7 +52,8 @@ def neighbours(
 
     Args:
         model, images, tokens: as in `vit_tf.analysis`.
-        query: one image or several, in any form that `images` may have.
+        query: one image or several, in any form that `images` may have. If `images` is one image
+            and `query` is not, they are exchanged, as other libraries take the query first.
         k: number of neighbours of each query.
 
     Returns:
@@ -78,6 +80,8 @@ def neighbours(
         `plots.plot_neighbours`, `knn_accuracy`, `retrieval`, `projection`; page
         measurements/probes/neighbours.md.
     """
+    if is_one_image(images) and not is_one_image(query):
+        images, query = query, images
     sets = {"images": images, "query": query}
     features, (images, query) = prepare_sets(
         model, sets, kind="outputs", layers=layers, detail=detail, keep_order=True

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -213,7 +213,7 @@ def write_figures(
         sections=_sections(drawn, figures, differences, rows, chapters, later, numbers, command),
         not_shown=notes,
         models=models_table,
-        timings=[*timings, *({"step": step, "seconds": passes[step]} for step in passes)],
+        timings=[*timings, *_timings(passes)],
         **page,
     )
     return Report(path, results, rows, left_out)
@@ -281,8 +281,9 @@ def make_report(
             Files and 8-bit values are preprocessed. Floats must already be preprocessed as the
             models expect.
         labels: labels of the images, if `images` has none: `make_report(model, x, y)`.
-        folder: folder of the report, its figures and its results. If the report is written again
-            for the same arrays and Keras models, the results are reused.
+        folder: folder of the report, its figures and its results. The ending .html of a name is
+            left out. If the report is written again for the same arrays and Keras models, the
+            results are reused.
         figures: number of the figure to draw, such as `"W.3"`, or a list of numbers. `"main"`, the
             default, stands for the leading figure of each chapter, and `"all"` for all figures. The
             report lists the figures that it leaves out, and `["main", "W.3"]` adds one of them. A
@@ -335,7 +336,10 @@ def make_report(
             floats are far outside the expected range.
         ValueError: if the folder contains a report.html that this package did not write.
     """
-    require_own(Path(folder, "report.html"))
+    # `make_report(model, x, y, "report.html")` writes report/report.html.
+    folder = Path(folder)
+    folder = folder.with_suffix("") if folder.suffix == ".html" else folder
+    require_own(folder / "report.html")
     if labels is not None:
         images = (images, np.asarray(labels))
     numbers = list(map(str, [figures] if isinstance(figures, str | int) else figures))
@@ -392,7 +396,7 @@ def make_report(
         numbers=numbers,
         command=lambda numbers: f"analysis.make_report(..., figures={list(numbers)})",
         notes=notes,
-        title=title or f"What is inside {join_words(models)}",
+        title=title or f"What is inside {few_words(models)}",
         introduction=introduction,
         models_table=rows,
         sources=sources,
@@ -458,13 +462,17 @@ def _in_common_range(
     return (convert(np.asarray(pixels)), *labels) if labels else convert(np.asarray(pixels))
 
 
+MOST_IMAGES = 1_000_000  # more is no advice
+
+
 def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
     """How many images were measured, and whether that is enough for the claims, as a sentence."""
     counts = [result.attrs["examples"] for result in results.values() if "examples" in result.attrs]
     tested = [row for row in claims if isinstance(row, Tested)]
     if not counts or not tested:
         return []
-    needed = [images for images in map(images_to_decide, tested) if images]
+    needed = [images_to_decide(row) for row in tested]
+    needed = [images for images in needed if images and images <= MOST_IMAGES]
     measured = f"Measured on {max(counts):,} images"
     if not needed:
         return [f"{measured}."]  # how many would decide further claims is not known
@@ -473,6 +481,21 @@ def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
         f"{measured}. About {max(needed):,} images would decide {claims_in_words}, if the true "
         "effects are at the nearer ends of their 80 % CIs."
     ]
+
+
+def few_words(names: Collection[str], most: int = 4) -> str:
+    """The names of models, or their number if there are more."""
+    return join_words(names) if len(names) <= most else f"{len(names)} models"
+
+
+def _timings(seconds: dict[str, float], least: float = 1) -> list[dict[str, Any]]:
+    """Rows of the steps that take so many seconds, and one of all others."""
+    rows = [{"step": step, "seconds": each} for step, each in seconds.items() if each >= least]
+    others = [each for each in seconds.values() if each < least]
+    if others:
+        step = f"{len(others)} other steps of less than {least:g} s each"
+        rows.append({"step": step, "seconds": round(sum(others), 2)})
+    return rows
 
 
 def _introduction(results: Results, data: Data) -> str:
@@ -710,11 +733,19 @@ def example_code(pictures: Sequence[Any], sources: dict[str, str], setup: str = 
         return ""
     show = figure.show or f"analysis.plots.{figure.draw.__name__}"
     text = " ".join(templates)
-    uses_train = "train" in text or "fitted" in text
-    lines = [line for line in setup.splitlines() if uses_train or not line.startswith("train")]
-    if "fitted" in text:
+    # Probes are fitted on few images of each class; other training images are those of the gallery.
+    is_fitted = "fitted" in text
+    uses = {"train, _ =": is_fitted, "(train,) =": "train" in text and not is_fitted}
+    lines = [
+        line
+        for line in setup.splitlines()
+        if all(is_used or not line.startswith(start) for start, is_used in uses.items())
+    ]
+    if is_fitted:
         lines.append("fitted, validation = split_train(train)")
     lines += _calls(list(pictures), figure, sources, show)
+    if any(picture.selection.baselines for picture in pictures):
+        lines.append("# The figure also draws baselines in grey, which are among its data.")
     packages = "analysis" + (", data" if "data.load(" in setup else "")
     head = [f"from vit_tf import {packages}"]
     if any("vit_tf." in line for line in lines):

@@ -177,7 +177,9 @@ def main_results(rows: Sequence[Comparison], most: int = 5) -> list[str]:
     sentences = [row.main for row in differing[:most]]
     labels = [_decapitalized(row.label) for row in rows if row.tested and not row.differs]
     if labels and len(sentences) < most:
-        sentences.append(f"These models do not differ significantly in {join_words(labels)}.")
+        differences = "difference" if len(labels) == 1 else "differences"
+        verb = "is" if len(labels) == 1 else "are"
+        sentences.append(f"The {differences} in {join_words(labels)} {verb} not significant.")
     return sentences or [row.plain for row in rows[:most]]
 
 
@@ -208,11 +210,11 @@ def _said(
             copies = "; untrained copies {} versus {}".format(
                 *(_number(cast(float, value), unit) for value in of_copies)
             )
-        these = "two models" if len(values) == 2 else "models"
         notes = [estimate.note for estimate in (above, below)]
         conditions = f" ({high}: {notes[0]}; {low}: {notes[1]})" if all(notes) else ""
-        sentence = f"{high} {more} than {low}: {numbers}{_unit(unit, more)}{copies}{conditions}."
-        fields["main"] = f"Of these {these}, {sentence}"
+        fields["main"] = (
+            f"{high} {more} than {low}: {numbers}{_unit(unit, more)}{copies}{conditions}."
+        )
         scale = abs(above.value) + abs(below.value)
         fields["size"] = (above.value - below.value) / scale if scale else 0.0
     return fields
@@ -222,6 +224,10 @@ def _plain(values: Values, label: str, unit: str) -> str:
     """The values of a quantity in words."""
     if not values:
         return ""
+    if len(values) > MOST_PAIRWISE:
+        ranked = sorted(values, key=lambda named: named[1].value)
+        ends = [f"{_number(estimate.value, unit)} ({name})" for name, estimate in ranked]
+        return f"{label}: from {ends[0]} to {ends[-1]}{_unit(unit, label)}."
     if len(values) > 1:
         listed = join_words(
             [f"{_number(estimate.value, unit)} for {name}" for name, estimate in values]

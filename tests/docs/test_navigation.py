@@ -96,12 +96,6 @@ def test_api_pages_begin_with_a_sentence_for_each_name():
         assert [name for name, sentence in rows if sentence] == names
 
 
-def test_the_gallery_of_the_site_has_code():
-    hook = runpy.run_path(str(ROOT / "docs/navigation.py"))
-    text = hook["with_code"]((ROOT / "docs/gallery.md").read_text("utf-8"))
-    assert text.count("    ```python\n") > 30 and "[code](" not in text
-
-
 def test_a_page_without_a_question_is_named(checkout):
     page = checkout / "docs/measurements/flow/wobble.md"
     page.write_text(PAGE.replace("**", ""))

@@ -55,6 +55,9 @@ def compare(models, folder, *, count=16, num_classes=5, numbers=(), optional=Non
     wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
     results, problems = measure_all(wanted, data, folder / "results")
     arguments = {"models": models, "images": images, "train": train} | optional
+    if "landmarks" in optional:
+        names = ("queries", "database", "truth")
+        arguments |= dict(zip(names, optional["landmarks"], strict=True))
     return {
         (group[0].figure.numbers, group[0].name): _difference(group, results, problems, arguments)
         for group in by_figure(pictures)

@@ -178,7 +178,7 @@ def test_a_folder_of_images_without_labels_is_analysed_whole(files, tmp_path, rn
     (every,) = vit_tf.data.load(photos, splits=("all",), batch_size=size, shuffle_once=True)
     model = vit_tf.submodel(vit_tf.load_model(files / "vit.keras"), *actual.layer_x.values)
     np.testing.assert_allclose(actual.cka, analysis.cka(model, every).cka, atol=1e-5)
-    assert "It needs labels of the images, of two classes or more" in page
+    assert "It needs labels of two classes or more" in page
     assert "on 60 images of" in page
     assert "No probes are fitted: there are no labelled training images apart from these." in page
 

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from vit_tf.analysis.figures.figure import all_figures
+from vit_tf.analysis.papers import FIGURE_NUMBERS
 from vit_tf.scripts import report_commands
 
 PROGRAM = """
@@ -30,6 +32,26 @@ sys.exit(f"imported {heavy}" if heavy else status)
             ["analyze", "vit-cls-cifar10", "--data", "photos/"],
             "Folder of images not found: 'photos/'",
         ),
+        (
+            ["analyze", "vit-cls-cifar10", "--figures", "99"],
+            "Expected --figures to be a known name",
+        ),
+        (
+            ["analyze", "vit-cls-cifar10", "--data", "cifar11"],
+            "a folder that exists) to be a known name (near matches: cifar10",
+        ),
+        (
+            ["train", "--data", "digit", "--out", "run"],
+            "a folder that exists) to be a known name (near matches: digits",
+        ),
+        (["evaluate", "vit-cls-cifar"], "Unknown model 'vit-cls-cifar'. Did you mean"),
+        (
+            ["evaluate", "vit-cls-cifar10", "--classes", "classes.txt"],
+            "File of classes not found: 'classes.txt'",
+        ),
+        (["export", "missing.keras", "--list"], "Model file not found: 'missing.keras'"),
+        (["study", "--figures", "99"], "Expected --figures to be a known name"),
+        (["demo", "--figures", "99"], "Expected --figures to be a known name"),
         (["analyze", "google/vit"], "A folder on the Hugging Face hub opens by 'hf://google/vit'"),
         (["explore", "vit-cls-cifar", __file__], "Unknown model 'vit-cls-cifar'. Did you mean"),
         (["explore", "vit-cls-cifar10", "cat.jpg"], "Image file not found: 'cat.jpg'"),
@@ -42,6 +64,11 @@ def test_an_error_is_immediate_and_leaves_nothing(words, said, tmp_path):
     assert said in done.stderr and done.stderr.startswith("error: "), done.stderr
     assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert not os.listdir(tmp_path)
+
+
+def test_the_numbers_of_figures_that_are_known_without_importing_them_are_all():
+    numbers = dict.fromkeys(number for figure in all_figures() for number in figure.choices)
+    assert list(numbers) == FIGURE_NUMBERS
 
 
 def test_a_failed_command_leaves_no_empty_folder(tmp_path):

@@ -82,6 +82,8 @@ def test_help_names_the_strategies():
 def test_a_stopped_script_reports_it_in_one_line(name, tmp_path, monkeypatch, capsys):
     script = importlib.import_module(f"vit_tf.scripts.{name}")
     arguments = NAMES[name].format(out=tmp_path / "out").split()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.keras").touch()  # whose name is checked before the command runs
     before = signal.getsignal(signal.SIGTERM)
     for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
 

@@ -122,6 +122,14 @@ def in_known_form(images: Any) -> Any:
     return array
 
 
+def is_one_image(images: Any) -> bool:
+    """Whether this is an array of one image in colours, a PIL image or the path of a file."""
+    if isinstance(images, str | os.PathLike):
+        return os.path.isfile(os.path.expanduser(images))
+    shape = getattr(images, "shape", ())
+    return _is_pillow(images) or (len(shape) == 3 and shape[-1] in CHANNELS)
+
+
 def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
     """Images of (height, width) with an axis of channels, where a model takes grey images."""
     images = in_known_form(images)

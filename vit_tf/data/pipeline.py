@@ -17,6 +17,7 @@ from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.files import is_remote
 from vit_tf.data.folder import open_folder
 from vit_tf.data.imaging import AREA, CROP_DISTRIBUTIONS, CropArea
+from vit_tf.data.names import is_tfds_name
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 from vit_tf.data.reading import read_batches, read_shardable
 from vit_tf.data.shapes import Shapes, own_kind
@@ -41,7 +42,7 @@ from vit_tf.data.source import (
     shard_indices,
     with_all,
 )
-from vit_tf.data.tfds import is_tfds_name, open_tfds
+from vit_tf.data.tfds import open_tfds
 
 
 def load(

@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.common.names import format_list, unknown_name
+from vit_tf.common.names import format_list
 from vit_tf.data import imaging
 from vit_tf.data.files import digest_tree
+from vit_tf.data.names import is_tfds_name, unknown_data
 from vit_tf.data.source import (
     Decoder,
     FastDecoder,
@@ -32,18 +33,6 @@ _labels = {}  # of each split that was read, by its folder, version and name
 INFO = "dataset_info.json"
 # How many of the hosts that a data set comes from are asked, and for how many seconds each.
 HOSTS, SECONDS = 3, 5
-
-
-def is_tfds_name(name: str) -> bool:
-    """Whether a name, without its configuration and version, is one that TFDS knows."""
-    return name.split("/")[0].split(":")[0] in _tfds_names()
-
-
-def _tfds_names() -> list[str]:
-    """The names that TFDS knows by itself: those of its community are on a server."""
-    import tensorflow_datasets as tfds
-
-    return tfds.list_builders(with_community_datasets=False)
 
 
 def open_tfds(name: str, data_dir: str | os.PathLike | None = None) -> Source:
@@ -200,10 +189,7 @@ def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
     except (ValueError, AssertionError, ImportError) as error:
         if is_tfds_name(name):
             raise _unusable(name, error) from error
-    known_names = ["digits", "shapes", "textured-shapes", "photographs", *_tfds_names()]
-    raise unknown_name(
-        "name (digits, shapes, photographs, a TFDS name or a folder that exists)", name, known_names
-    )
+    raise unknown_data(name)
 
 
 def prepared_in(folder: str | os.PathLike) -> tuple[str, str] | None:

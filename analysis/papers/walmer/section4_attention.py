@@ -30,6 +30,7 @@ from ...heads.mean_attention import (
 )
 from ...heads.saliency import attention_saliency
 from ...plots.attention_plots import (
+    hardly_repeats,
     one_kind,
     plot_aligned_attention,
     plot_attention_maps,
@@ -533,6 +534,7 @@ FIGURE_2 = Figure(
     measure=attention_patterns_of,
     results="attention_patterns",
     draw=plot_attention_patterns,
+    instead=hardly_repeats,
     name="attention-patterns-{model}",
     title="Sparse repeating attention patterns",
     caption=(
@@ -559,6 +561,7 @@ FIGURE_2 = Figure(
 )
 
 FIGURE_11 = FIGURE_2.variant(
+    instead=None,
     measure=cls_attention_of,
     results="cls_attention",
     draw=plot_attention_maps,

@@ -136,7 +136,7 @@ def test_nothing_that_needs_labels_is_planned_without_them():
         "outlier-roles",
     }
     reasons = {reason for _, sentences in left_out for reason in sentences}
-    assert "It needs labels of the images, of two classes or more." in reasons
+    assert "It needs labels of two classes or more." in reasons
 
 
 def test_a_result_of_an_untrained_copy_has_one_definition():

@@ -40,6 +40,16 @@ def test_every_figure_has_code_of_public_calls_with_arguments_that_they_have(mod
             assert callable(function), name
 
 
+def test_the_code_loads_the_training_images_that_the_figure_reads():
+    setup = (
+        "(images,) = data.load('a')\ntrain, _ = data.few_shot('a', 5)\n(train,) = data.load('b')"
+    )
+    for number, kept in (("1", []), ("13", [1]), ("W.9", [2])):
+        code = example_code(groups_of(user_models(), [number])[0], {}, setup)
+        lines = setup.splitlines()
+        assert [n for n in range(3) if lines[n] in code] == [0, *kept]
+
+
 def test_every_figure_has_code():
     shown = {
         pictures[0].figure.name

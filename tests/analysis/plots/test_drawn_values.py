@@ -233,7 +233,7 @@ LINES = {
     "boxes": case({"A": BOXED}, FOUND[1], BOX),
     "lens": case(R.logit_lens, SCORES, "class score", example=1, classes=[0, 3]),
     "best classes": case(R.logit_lens, PREDICTED, "class score"),
-    "lens accuracy": case(LENS, LENS_LINES, "fraction of images"),
+    "lens accuracy": case(LENS, LENS_LINES, "images (%)"),
     "skips": case(SKIPS, EFFECTS, "change in accuracy (percentage points)"),
     "erasure": case(ERASURE, ERASED, "change in accuracy (percentage points)"),
     "norms": case(R.branch_norms, MEANS, "Euclidean norm (band: token range)"),

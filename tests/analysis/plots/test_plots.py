@@ -419,12 +419,13 @@ def test_measures_are_drawn_next_to_their_disagreement_at_fixed_scales(rng):
     values[1, 2] = np.nan
     apart = rng.uniform(0, 0.5, (4, 6))
     dims = ("measure", "layer_x", "layer_y")
-    coords = {"measure": ["cka", "rsa", "knn"], "layer_x": SITES[:4], "layer_y": SITES}
+    coords = {"measure": ["cka", "rsa_pearson", "own"], "layer_x": SITES[:4], "layer_y": SITES}
     data = {"similarity": (dims, values), "disagreement": (dims[1:], apart)}
     attrs = {"model": "ViT", "model_x": "ViT", "model_y": "BiT"}
     axes = plots.plot_similarities(xr.Dataset(data, coords, attrs)).panels
     assert axes[0].figure.axes[0].get_title() == "Similarity measures between layers: ViT"
-    assert [ax.get_title() for ax in axes] == ["cka", "rsa", "knn", "disagreement of the measures"]
+    titles = ["CKA", "RSA, Pearson", "own", "disagreement of the measures"]
+    assert [ax.get_title() for ax in axes] == titles
     for ax, drawn in zip(axes, [*values, apart], strict=True):
         (image,) = ax.images
         np.testing.assert_array_equal(np.ma.filled(image.get_array(), np.nan), drawn.T)
@@ -443,13 +444,28 @@ def test_measures_that_differ_from_1_for_a_layer_with_itself_say_so(rng):
     for number, own in enumerate((1.0, 0.6)):
         np.fill_diagonal(values[number], own)
     dims = ("measure", "layer_x", "layer_y")
-    coords = {"measure": ["cka", "predictivity"], "layer_x": SITES, "layer_y": SITES}
+    coords = {"measure": ["cka", "own"], "layer_x": SITES, "layer_y": SITES}
     data = {"similarity": (dims, values), "disagreement": (dims[1:], values[0])}
     result = xr.Dataset(data, coords, {"model_x": "ViT", "model_y": "ViT"})
     titles = [ax.get_title() for ax in plots.plot_similarities(result).panels]
-    assert titles[:2] == ["cka", "predictivity\n(a layer with itself: 0.60 or more)"]
+    assert titles[:2] == ["CKA", "own\n(a layer with itself: 0.60 or more)"]
     other = plots.plot_similarities(result.assign_attrs(model_y="another run")).panels
-    assert other[1].get_title() == "predictivity"
+    assert other[1].get_title() == "own"
+
+
+def test_a_measure_that_finds_no_layer_similar_to_itself_is_named_and_not_drawn(rng):
+    values = np.stack([np.eye(6), rng.uniform(-0.2, 0.3, (6, 6))])
+    values[1, 2, 2] = np.nan
+    dims = ("measure", "layer_x", "layer_y")
+    measures = ["cka", "linear_predictivity"]
+    coords = {"measure": measures, "layer_x": SITES, "layer_y": SITES}
+    data = {"similarity": (dims, values), "disagreement": (dims[1:], values[0])}
+    result = xr.Dataset(data, coords, {"model_x": "ViT", "model_y": "ViT"})
+    ax = plots.plot_similarities(result)
+    assert [panel.get_title() for panel in ax.panels] == ["CKA", "disagreement of the measures"]
+    most = np.nanmax(np.diag(values[1]))
+    note = f"not drawn: linear predictivity, which is at most {most:.2f} for a layer with itself"
+    assert ax.get_title().split("\n")[1] == note
 
 
 def test_cka_of_several_names_shared_layers_at_the_outer_panels(rng):

@@ -60,6 +60,14 @@ def test_neighbours_by_a_sort_of_cosines(batch):
     np.testing.assert_array_equal(result.query_picture, np.rint((images[[2, 11]] + 1) * 127.5))
 
 
+def test_one_image_before_many_is_the_query_of_its_neighbours():
+    images = ramps(20)
+    wanted = analysis.neighbours(numbered_features, images, images[3], k=4)
+    received = analysis.nearest_neighbours(numbered_features, images[3], images, k=4)
+    np.testing.assert_array_equal(received.position, wanted.position)
+    np.testing.assert_array_equal(received.query_picture, wanted.query_picture)
+
+
 def test_neighbours_refuse_more_than_there_are():
     with pytest.raises(ValueError, match="k of at most 20 images"):
         analysis.neighbours(numbered_features, ramps(20), ramps(20)[:1], k=21)

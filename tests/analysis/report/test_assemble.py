@@ -14,10 +14,12 @@ from vit_tf import TokenGrid
 from vit_tf.analysis.engine.store import digest_modules
 from vit_tf.analysis.figures.figure import Figure, Picture, Selection, each, lookup_figures, plan
 from vit_tf.analysis.papers.chapters import STRUCTURE
+from vit_tf.analysis.papers.darcet import no_share_to_show
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_18
-from vit_tf.analysis.plots.attention_plots import KIND_COLOURS, KINDS, one_kind
+from vit_tf.analysis.plots.attention_plots import KIND_COLOURS, KINDS, hardly_repeats, one_kind
 from vit_tf.analysis.report import drawing
+from vit_tf.analysis.report.assemble import _timings, few_words
 
 DRAWN = []  # no part of a function, with whose values pictures are keyed
 MODEL = model_like("ViT", "vit")
@@ -83,6 +85,35 @@ def heads(kinds, directions=""):
     if len(kinds) > 1:
         named["kind"][1, 1] = kinds[1]
     return xr.Dataset({name: (dims, values) for name, values in named.items()}, attrs={"key": "a"})
+
+
+def test_patterns_that_hardly_repeat_are_a_sentence_and_others_a_picture():
+    repetition = xr.DataArray([[[0.004, np.nan], [-0.01, 0.0251]]])
+    result = xr.Dataset({"repetition": (("query", "layer", "layer_other"), repetition.values)})
+    assert hardly_repeats({"A": result}) == (
+        "Attention patterns hardly repeat between heads of A: the repetition of two layers is at "
+        "most 0.025. It is 1 if all heads attend to the same token."
+    )
+    assert hardly_repeats({"A": 5 * result}) is None
+
+
+def test_models_without_outlier_tokens_have_a_sentence():
+    shares = [xr.Dataset({"share": ("layer", values)}) for values in ([0.0, 0.0], [0.0, 0.01])]
+    assert no_share_to_show({"A": shares[0]}) == "No token has an outlying norm in any layer of A."
+    assert no_share_to_show({"A": shares[1]}) is None
+
+
+def test_the_names_of_few_models_are_listed_and_many_are_counted():
+    assert few_words(["A", "B", "C", "D"]) == "A, B, C and D"
+    assert few_words("ABCDE") == "5 models"
+
+
+def test_short_steps_are_one_row_of_the_run_times():
+    assert _timings({"cka": 12.5, "clustering": 0.4, "lens": 1.0, "filters": 0.25}) == [
+        {"step": "cka", "seconds": 12.5},
+        {"step": "lens", "seconds": 1.0},
+        {"step": "2 other steps of less than 1 s each", "seconds": 0.65},
+    ]
 
 
 def test_heads_of_one_kind_are_a_sentence_and_others_a_picture(tmp_path):

@@ -15,7 +15,7 @@ from vit_tf.analysis.papers.raghu.section4_structure import best_matches, halves
 from vit_tf.analysis.papers.raghu.section5_locality import early_reach, early_size
 from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
 from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_from
-from vit_tf.analysis.report.first_screen import compare, main_results
+from vit_tf.analysis.report.first_screen import _plain, compare, main_results
 from vit_tf.analysis.report.page import write_report
 from vit_tf.analysis.statistics.estimates import Method, Units, minus, with_error, with_limits
 
@@ -112,7 +112,7 @@ def test_untrained_copies_stand_next_to_each_value_and_in_the_main_results():
     (row,) = made([size], [*models, *copies], **results)
     assert row.untrained == {"A": 1.5, "B": 5.0} and [name for name, _ in row.values] == ["A", "B"]
     assert main_results([row]) == [
-        "Of these two models, B has a higher size of a thing than A: 6.00 versus 3.00 (pixels); "
+        "B has a higher size of a thing than A: 6.00 versus 3.00 (pixels); "
         "untrained copies 5.00 versus 1.50."
     ]
     of_pairs = replace(size, result="size.{model}.{other}")
@@ -164,15 +164,15 @@ def test_the_main_results_are_the_significant_differences_in_words_the_largest_f
     results |= {"width_a": [1.0, 0.9, 1.1], "width_b": [1.1, 1.0, 1.2]}
     rows = made([size, more], models, **results)
     assert main_results(rows) == [
-        "Of these two models, B has a higher size of a thing than A: 6.00 versus 3.00 (pixels).",
-        "Of these two models, A has a higher test accuracy than B: 90.0\N{NO-BREAK SPACE}% versus "
+        "B has a higher size of a thing than A: 6.00 versus 3.00 (pixels).",
+        "A has a higher test accuracy than B: 90.0\N{NO-BREAK SPACE}% versus "
         "80.0\N{NO-BREAK SPACE}%.",
-        "These models do not differ significantly in width of a thing.",
+        "The difference in width of a thing is not significant.",
     ]
     assert [row.size for row in rows] == pytest.approx([0.1 / 1.7, 3 / 9, 0])
     wide = {"width_a": [2.0, 1.9, 2.1], "width_b": [1.0, 0.9, 1.1]}
     (row,) = made([more], [model("A"), model("B")], **wide)
-    assert row.main == "Of these two models, A is larger than B: 2.00 versus 1.00 (pixels)."
+    assert row.main == "A is larger than B: 2.00 versus 1.00 (pixels)."
     assert len(main_results([row] * 9)) == 5
 
 
@@ -189,9 +189,13 @@ def test_a_unit_that_the_sentence_contains_is_not_repeated():
     both = [model("A"), model("B")]
     (row,) = made([ratio], both, **results)
     assert row.plain == "Norm ratio: 3.00 for A and 1.00 for B."
-    assert row.main == "Of these two models, A has a higher norm ratio than B: 3.00 versus 1.00."
+    many = [
+        (name, estimated(value)) for name, value in zip("ABCD", (2.0, 0.5, 3.0, 1.0), strict=True)
+    ]
+    assert _plain(many, "Norm ratio", "ratio") == "Norm ratio: from 0.50 (B) to 3.00 (C)."
+    assert row.main == "A has a higher norm ratio than B: 3.00 versus 1.00."
     (row,) = made([replace(ratio, more="is larger")], both, **results)
-    assert row.main == "Of these two models, A is larger than B: 3.00 versus 1.00 (ratio)."
+    assert row.main == "A is larger than B: 3.00 versus 1.00 (ratio)."
 
 
 def test_quantities_of_results_whose_truth_is_known():

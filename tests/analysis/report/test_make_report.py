@@ -217,12 +217,15 @@ def test_a_report_at_an_address_is_refused(folder, of_mix, images):
         make_report(of_mix(("CNN",)), images, figures=["1"], folder=folder)
 
 
-def test_a_report_of_others_is_not_replaced(of_mix, images, tmp_path):
-    page = tmp_path / "report.html"
+@pytest.mark.parametrize("ending", ["", ".html"])
+def test_a_report_of_others_is_not_replaced(of_mix, images, tmp_path, ending):
+    folder = tmp_path / "others"
+    folder.mkdir()
+    page = folder / "report.html"
     page.write_text("<html>my thesis</html>")
     with pytest.raises(ValueError, match=r"report.html.* did not write"):
-        make_report(of_mix(("CNN",)), images, figures=["1"], folder=tmp_path)
-    assert page.read_text() == "<html>my thesis</html>" and len(list(tmp_path.iterdir())) == 1
+        make_report(of_mix(("CNN",)), images, figures=["1"], folder=f"{folder}{ending}")
+    assert page.read_text() == "<html>my thesis</html>" and list(tmp_path.rglob("*.*")) == [page]
 
 
 FORMS = {"8-bit": (0, 255), "floats": (0, 1), "data set": (-1, 1)}

@@ -8,6 +8,7 @@ from oracles import randomize
 from printed_calls import compare, compare_layers
 
 import vit_tf
+from vit_tf.data.shapes import half_masks, shape_masks
 
 applications = keras.applications
 SIZES = {"num_layers": 4, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32, "num_classes": 5}
@@ -36,6 +37,10 @@ MAKERS = {
         input_shape=(64, 64, 3), weights=None, classes=5
     ),
 }
+
+
+OF_PAIRS = ("2", "5", "W.6")
+OF_ANNOTATED = ("W.5", "W.8", "W.27", "W.29", "W.10", "W.31", "W.T5")
 
 
 def filled(name):
@@ -91,6 +96,24 @@ def test_the_code_of_gradients_gives_them_in_units_of_any_model(tmp_path):
     model.preprocessing = vit_tf.Preprocessing((32, 32), mean=(0.0,) * 3, std=(1 / 255,) * 3)
     found = compare({"CNN": model}, tmp_path, numbers=("6",))
     assert found and not any(found.values()), found
+
+
+@pytest.mark.slow
+def test_the_code_of_pairs_of_models_and_of_annotated_images_gives_the_results(tmp_path):
+    size = {"image_size": (32, 32)}
+    shapes = vit_tf.data.load_shapes("test", take=12, **size)
+    videos = vit_tf.data.load_shape_videos(2, num_frames=3, **size)
+    truth = [{"easy": np.arange(4), "hard": np.arange(4, 6), "junk": np.arange(0)}] * 2
+    optional = {
+        "objects": shape_masks(shapes, 6),
+        "parts": half_masks(shapes, 6),
+        "videos": list(zip(videos["image"], videos["index"], strict=True)),
+        "pairs": vit_tf.data.load_shape_pairs(6, **size),
+        "landmarks": (shapes["image"][:2], shapes["image"][2:], truth),
+    }
+    models = {name: filled(name) for name in ("ViT", "BiT")}
+    found = compare(models, tmp_path, numbers=OF_PAIRS + OF_ANNOTATED, optional=optional)
+    assert len(found) >= 10 and not any(found.values()), found
 
 
 MARKS = {name: pytest.mark.slow if name in ALL_VALUES else pytest.mark.long for name in MAKERS}

@@ -1,11 +1,20 @@
 """Pictures that other processes draw: the same as here, on common scales, with their errors."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import xarray as xr
 from study_parts import cka_result
 
-from vit_tf.analysis.figures.rendering import Drawing, ProcessEnded, Processes, render
+from vit_tf.analysis.figures.rendering import (
+    Drawing,
+    ProcessEnded,
+    Processes,
+    render,
+    share_scales,
+)
 from vit_tf.analysis.plots.attention_plots import plot_attention_distance
+from vit_tf.analysis.plots.flow_plots import plot_skip_ratio
 from vit_tf.analysis.plots.similarity_plots import plot_cka
 
 LAYERS = ["embedding", "block00", "norm"]
@@ -34,6 +43,24 @@ def test_other_processes_draw_the_same_pictures_on_the_scales_of_all(processes, 
     for number in range(2):
         here, existing = (tmp_path / f"{name}-{number}.png" for name in ("here", "there"))
         assert here.read_bytes() == existing.read_bytes()
+
+
+def test_logarithmic_colours_on_a_common_scale_keep_their_plain_ticks():
+    figures = []
+    for largest in (3.0, 20.0):
+        ratios = np.geomspace(0.5, largest, 9).reshape(3, 3)
+        dims, coords = ("layer", "token"), {"layer": [f"block{n:02}/mlp" for n in range(3)]}
+        values = {"norm_ratio": (dims, ratios), "cosine": (dims, np.zeros((3, 3)))}
+        result = xr.Dataset(values, coords, {"prefix": 1, "rows": 1, "columns": 2})
+        figures.append(plot_skip_ratio(result).figure)
+    share_scales(figures)
+    for figure in figures:
+        image = figure.axes[0].images[0]
+        assert image.get_clim() == (pytest.approx(1 / 20, rel=1e-4), pytest.approx(20, rel=1e-4))
+        figure.draw_without_rendering()
+        ticks = [label.get_text() for label in image.colorbar.ax.get_yticklabels()]
+        assert {"0.1", "0.5", "1", "2", "10"} <= set(ticks)
+        plt.close(figure)
 
 
 def test_a_plot_that_fails_costs_no_other_picture(processes, tmp_path):
