@@ -226,6 +226,8 @@ CALLS = [
     ("vit", lambda m, d: A.head_classes(A.mean_attention(m, d.floats)), None),
     ("vit", lambda m, d: A.retrieval(m, d.pairs, d.pairs, TRUTH), None),
     ("vit", lambda m, d: A.head_similarity(m, vit_tf.submodel(m, "norm"), d.floats), None),
+    ("vit", lambda m, d: A.grounded_similarity([m] * 4, d.floats, ["cka"]), None),
+    ("bit", lambda m, d: A.grounded_similarity([m] * 4, d.floats, d.labels, ["cka"]), None),
 ]
 
 

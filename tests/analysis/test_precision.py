@@ -26,7 +26,7 @@ TOLERANCES = {"mixed_bfloat16": 0.04, "mixed_float16": 5e-3, "float64": 2e-5}
 # accuracies of few examples.
 COARSE = {"knn_accuracy", "ridge_probe", "select_l2", "clustering", "object_clustering"}
 COARSE |= {"similarities", "position_attribution", "cca", "pwcca", "predict", "concept_erasure"}
-COARSE |= {"stitching"}
+COARSE |= {"stitching", "grounded_similarity"}
 COARSE_TOLERANCE = 0.3
 # Sums of signed gradients, and logarithms of amplitudes far below the largest, round more.
 ILL_CONDITIONED = {"integrated_gradients", "frequency_amplitude"}

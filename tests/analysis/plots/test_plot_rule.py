@@ -350,8 +350,8 @@ def _run_example(text, name):
         return of_each if tokens == "each" else probe
 
     measured["ridge_probe"] = ridge_probe
-    placeholders = "model other_model images other_images labels masks train test videos pairs"
-    placeholders += " aligned lens kernel embedding grid queries gallery truth folders"
+    placeholders = "model other_model models images other_images labels masks train test videos"
+    placeholders += " pairs aligned lens kernel embedding grid queries gallery truth folders"
     space = dict.fromkeys(placeholders.split())
     recorded = {"attention_distance": xr.concat([RESULTS["attention_distance"]] * 2, "epoch")}
     recorder = SimpleNamespace(result=RESULTS["formation"], results=recorded)
