@@ -327,7 +327,7 @@ def require_levels(images: np.ndarray) -> None:
         )
 
 
-def require_finite(images: Any, first: int = 0) -> None:
+def require_finite_images(images: Any, first: int = 0) -> None:
     """Raises a ValueError that names the first image with a value that is not finite."""
     images = np.asarray(images)
     if not np.issubdtype(images.dtype, np.floating) or np.isfinite(np.sum(images)):

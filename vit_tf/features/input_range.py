@@ -72,8 +72,11 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
         size = resizing.height, resizing.width
         aspect = "crop" if resizing.crop_to_aspect_ratio else None
         aspect = "pad" if resizing.pad_to_aspect_ratio else aspect
-        how = {"interpolation": resizing.interpolation, "antialias": resizing.antialias}
-        how |= {"aspect": aspect}
+        how = {
+            "interpolation": resizing.interpolation,
+            "antialias": resizing.antialias,
+            "aspect": aspect,
+        }
     (channels,) = recorder.input_spec(model)[0][3:] or (1,)  # of images without such an axis
     if not np.allclose(ends, [[0.0], [1.0]]):
         values = _range_before(*ends)

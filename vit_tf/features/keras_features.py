@@ -38,7 +38,6 @@ from vit_tf.features.structure import ModelGraph
 from vit_tf.features.submodels import (
     TapModel,
     describe_taps,
-    names_its_layers,
     submodel,
     with_class_scores,
 )
@@ -91,7 +90,7 @@ class KerasFeatures(Features):
         )
 
     def with_model(self, model: keras.Model) -> KerasFeatures:
-        source = submodel(model, "*") if names_its_layers(model) else model
+        source = submodel(model, "*") if recorder.names_its_layers(model) else model
         return KerasFeatures(source, self.facts, self._scores, is_whole=self._is_whole)
 
     def segments(self) -> Sequence[Any]:

@@ -187,7 +187,7 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
         outputs = _tensors(model)
         taps = match(patterns, list(outputs))
         return _tap_model(model, model.inputs[0], {tap: outputs[tap] for tap in taps}, name)
-    if names_its_layers(model):
+    if recorder.names_its_layers(model):
         taps = match(patterns, model.taps)
         images = keras.Input(model.image_shape, name="images")
         outputs = model.intermediates(images)
@@ -322,11 +322,6 @@ def _tap_model(
     return TapModel(images, outputs, name=name, **facts)
 
 
-def names_its_layers(model: Any) -> bool:
-    """Whether a whole model computes its taps by itself, as models of this package do."""
-    return hasattr(model, "intermediates")
-
-
 @dataclass(frozen=True)
 class ModelTaps:
     """The taps of a model in depth order, and what its structure shows about them.
@@ -344,7 +339,7 @@ class ModelTaps:
 
 def describe_taps(model: keras.Model) -> ModelTaps:
     """The taps of a built Keras model, computed attention weights and residual terms included."""
-    if names_its_layers(model):
+    if recorder.names_its_layers(model):
         source = submodel(model, "*")
         shapes = {tap: tuple(x.shape[1:]) for tap, x in source.output.items()}
         scores = find_scores(model)
@@ -379,7 +374,7 @@ def graph_of(model: keras.Model) -> ModelGraph:
     functional models, such as a sum, count as layers. Among these, `find_representations_among`
     finds the representations. Where no block ends, at most 40 are chosen, evenly spread.
     """
-    if names_its_layers(model):
+    if recorder.names_its_layers(model):
         return ModelGraph.from_names(model.taps)
     return graph_of_entries(_entries(model, recorder.trace_taps(model)))
 

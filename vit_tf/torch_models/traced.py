@@ -17,16 +17,15 @@ ROOT = "__module."
 def as_model(module: torch.nn.Module, size: tuple[int, int] | None = None) -> TorchModule:
     """Wraps a PyTorch module, traced or not, as a model of images of a size (height, width).
 
-    Without a size, or for one that the module does not take, it is that of the module itself.
+    The module's own size is used if none is given, or if the module does not take the given one.
     """
-    is_script = isinstance(module, torch.jit.ScriptModule)
-    kind = TracedModule if is_script else TorchModule
-    model = kind(module, size)
+    model_class = TracedModule if isinstance(module, torch.jit.ScriptModule) else TorchModule
+    model = model_class(module, size)
     if size is not None:
         try:
             model.trace(model.image_shape())
         except ValueError:
-            return kind(module)
+            return model_class(module)
     return model
 
 
