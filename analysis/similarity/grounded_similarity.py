@@ -21,7 +21,6 @@ from ..engine.accessors import ResultDataset
 from ..engine.class_scores import (
     class_divergence,
     class_probabilities,
-    kind_of_scores,
     require_scores,
 )
 from ..engine.estimates import LEAST_EXAMPLES
@@ -216,7 +215,7 @@ def _tables_statistic(
     is_labelled: bool,
 ) -> Statistic[dict[str, Any]]:
     """`Statistic` with the tables of all pairs of models: dissimilarities and differences."""
-    kinds = {kind_of_scores(features) for features in models.values()}
+    kinds = {features.facts.score_kind for features in models.values()}
     if len(kinds) > 1:
         raise ValueError(
             "Expected models that all end in a softmax, or all in sigmoids. "

@@ -4,7 +4,7 @@ import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import keras
 import numpy as np
@@ -96,7 +96,8 @@ def in_known_form(images: Any) -> Any:
         image, label = _keys_of(images)
         return in_known_form((images[image], images[label]) if label else images[image])
     if isinstance(images, list) and images and all(isinstance(x, Mapping) for x in images):
-        return in_known_form({key: [row[key] for row in images] for key in images[0]})
+        rows = cast(list[Mapping], images)
+        return in_known_form({key: [row[key] for row in rows] for key in rows[0]})
     if isinstance(images, list) and images and all(_is_labelled(x) for x in images):
         alone, labels = zip(*images, strict=True)
         return in_known_form((list(alone), np.array(labels)))

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.batches import Shard, without_autotune
-from vit_tf.data.preprocessing import require_finite
+from vit_tf.data.preprocessing import require_finite_images
 
 BATCH_SIZE = 128
 SEED = 0
@@ -68,7 +68,7 @@ def batch_arrays(arrays: Any, rule: BatchRule = RANDOM) -> tf.data.Dataset:
         )
     # The position of an image in the data is known before they are put in another order.
     if not rule.keep_order and len(leaves[0].shape) > 2:
-        require_finite(leaves[0])
+        require_finite_images(leaves[0])
     with tf.device("CPU"):
         tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
 
