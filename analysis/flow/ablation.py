@@ -709,7 +709,9 @@ def activation_patching(
         measurements/flow/activation-patching.md.
     """
     models = [
-        read_model(each, "patching", layers, detail) for each in (model, source) if each is not None
+        read_model(each, "patching", layers, detail, images=pairs)
+        for each in (model, source)
+        if each is not None
     ]
     (features, *others), _ = prepare_images(models, {}, scores=[scores] * len(models))
     other_model = others[0] if others else features

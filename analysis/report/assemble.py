@@ -404,7 +404,7 @@ def make_report(
     )
 
 
-SETUP = "# models, images, train: the arguments of make_report"
+SETUP = "# models, images, train: the arguments of make_report; objects and others: optional[...]"
 
 
 def _one_range(
@@ -733,15 +733,18 @@ def example_code(pictures: Sequence[Any], sources: dict[str, str], setup: str = 
         return ""
     show = figure.show or f"analysis.plots.{figure.draw.__name__}"
     text = " ".join(templates)
-    # Probes are fitted on few images of each class; other training images are those of the gallery.
-    is_fitted = "fitted" in text
-    uses = {"train, _ =": is_fitted, "(train,) =": "train" in text and not is_fitted}
-    lines = [
-        line
-        for line in setup.splitlines()
-        if all(is_used or not line.startswith(start) for start, is_used in uses.items())
-    ]
-    if is_fitted:
+    used = set(re.findall(r"\w+", text))
+    lines = []
+    for line in setup.splitlines():
+        assigned = re.match(r"\(?([\w, ]+?),?\)? = ", line)
+        # Probes are fitted on few images of each class; other training images are the gallery's.
+        is_for_probes = line.startswith("train, _ =")
+        if is_for_probes or line.startswith("(train,) ="):
+            is_used = "fitted" in used if is_for_probes else "train" in used
+        else:
+            is_used = not assigned or used & set(re.findall(r"\w+", assigned[1]))
+        lines += [line] if is_used else []
+    if "fitted" in used:
         lines.append("fitted, validation = split_train(train)")
     lines += _calls(list(pictures), figure, sources, show)
     if any(picture.selection.baselines for picture in pictures):

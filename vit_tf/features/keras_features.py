@@ -163,7 +163,7 @@ class KerasFeatures(Features):
         if name is None and vectors:
             require_scores_named(self.name, vectors)
         if name is None and not self._scores.is_head:
-            last = f"whose last layer, {self._scores.tap!r}, has no kernel"
+            last = f"whose output, {self._scores.tap!r}, is no vector of a layer with a kernel"
             raise no_class_scores(self.name, last)
         name = name or self._scores.tap
         layers = (*(x for x in self.facts.layers if x != name), name)
