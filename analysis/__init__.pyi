@@ -117,6 +117,7 @@ from .similarity.cka import (
 from .similarity.cka_sensitivity import cka_sensitivity as cka_sensitivity
 from .similarity.dimension import intrinsic_dimension as intrinsic_dimension
 from .similarity.formation import FormationRecorder as FormationRecorder
+from .similarity.grounded_similarity import grounded_similarity as grounded_similarity
 from .similarity.heads import head_similarity as head_similarity
 from .similarity.localization import localization as localization
 from .similarity.measures import (

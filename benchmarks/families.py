@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,77 @@ KERAS_HUB: dict[str, tuple[str, dict[str, Any]]] = {
     "SwinTransformerBackbone": (r"blocks_\d+", SWIN | {"window_size": 4, "patch_size": 2}),
     "ResNetBackbone": (r"stack\d_block\d_out", BASIC),
 }
+KERAS_HUB |= {
+    "CLIPVisionEncoder": (r"encoder_block_\d+", TOKENS | {"intermediate_dim": 20}),
+    "SigLIPVisionEncoder": (r"encoder_block_\d+", TOKENS | {"intermediate_dim": 20}),
+    "ViTDetBackbone": (
+        r"windowed_transformer_encoder(_\d+)?",
+        {"image_shape": (64, 64, 3), "hidden_size": 24, "num_layers": 3, "num_heads": 2}
+        | {"intermediate_dim": 40, "global_attention_layer_indices": [1], "patch_size": 8}
+        | {"window_size": 4, "num_output_channels": 8},
+    ),
+    "MiTBackbone": (
+        r"hierarchical_encoder_\d_\d",
+        {"image_shape": (64, 64, 3), "layerwise_depths": [2, 2], "layerwise_num_heads": [1, 2]}
+        | {"layerwise_sr_ratios": [2, 1], "layerwise_patch_sizes": [7, 3], "num_layers": 2}
+        | {"layerwise_strides": [4, 2], "hidden_dims": [8, 16], "max_drop_path_rate": 0.1},
+    ),
+    "DenseNetBackbone": (
+        r"stack\d_block\d+_concat",
+        {"image_shape": (64, 64, 3), "stackwise_num_repeats": [2, 3, 2], "growth_rate": 4},
+    ),
+    "CSPNetBackbone": (
+        r".*_csp_transition_activation",
+        {"image_shape": (64, 64, 3), "stem_filters": 8, "stem_kernel_size": 3, "stem_strides": 1}
+        | {"stackwise_depth": [1, 2, 2], "stackwise_strides": [1, 2, 2]}
+        | {"stackwise_num_filters": [8, 16, 24], "block_type": "dark_block", "stage_type": "csp"},
+    ),
+    "HGNetV2Backbone": (
+        r".*_stage_\d_block_\d",
+        {"image_shape": (64, 64, 3), "depths": [1, 2, 2], "embedding_size": 8}
+        | {"hidden_sizes": [16, 24, 32], "stem_channels": [3, 4, 8], "hidden_act": "relu"}
+        | {"use_learnable_affine_block": False, "apply_downsample": [False, True, True]}
+        | {"use_lightweight_conv_block": [False, False, False]}
+        | {
+            "stackwise_stage_filters": [
+                (8, 4, 16, 1, 1, 3),
+                (16, 6, 24, 2, 1, 3),
+                (24, 6, 32, 2, 1, 3),
+            ]
+        },
+    ),
+    "MobileNetBackbone": (
+        r"block_\d_\d",
+        {"image_shape": (64, 64, 3), "stackwise_expansion": [[16, 20], [24, 24]]}
+        | {"stackwise_num_blocks": [2, 2], "stackwise_num_filters": [[8, 8], [12, 12]]}
+        | {"stackwise_kernel_size": [[3, 3], [5, 5]], "stackwise_num_strides": [[2, 1], [2, 1]]}
+        | {"stackwise_se_ratio": [[None, None], [0.25, 0.25]], "output_num_filters": 32}
+        | {"stackwise_activation": [["relu"] * 2, ["hard_swish"] * 2], "input_num_filters": 8}
+        | {"input_activation": "hard_swish", "output_activation": "hard_swish"}
+        | {"depthwise_filters": 8, "squeeze_and_excite": 0.5, "stackwise_padding": [[1, 1], [2, 2]]}
+        | {"depthwise_stride": 2, "depthwise_residual": False, "last_layer_filter": 32},
+    ),
+    "EfficientNetBackbone": (
+        r"block\d[a-z]_",
+        {"input_shape": (64, 64, 3), "stackwise_kernel_sizes": [3, 3], "stackwise_strides": [1, 2]}
+        | {"stackwise_num_repeats": [2, 2], "stackwise_input_filters": [8, 16]}
+        | {"stackwise_output_filters": [16, 24], "stackwise_expansion_ratios": [1, 4]}
+        | {"stackwise_squeeze_and_excite_ratios": [0.0, 0.25], "num_features": 32}
+        | {"stackwise_block_types": ["fused", "unfused"], "stackwise_force_input_filters": [0, 0]}
+        | {"stackwise_nores_option": [False, False]}
+        | {"stackwise_width_coefficients": [1.0] * 2, "stackwise_depth_coefficients": [1.0] * 2},
+    ),
+    "XceptionBackbone": (
+        r"block\d_residual_add",
+        {"image_shape": (64, 64, 3), "stackwise_conv_filters": [[8, 16], [16, 24], [24, 24]]}
+        | {"stackwise_pooling": [True, True, False]},
+    ),
+    "VGGBackbone": (
+        r"block1_conv1|block[23]_conv2",
+        {"image_shape": (64, 64, 3), "stackwise_num_repeats": [1, 2, 2]}
+        | {"stackwise_num_filters": [8, 12, 16]},
+    ),
+}
 # A function of keras.applications has the pattern of the names of its blocks.
 APPLICATIONS = {
     "ResNet50": r"conv\d_block\d_out",
@@ -140,7 +212,21 @@ APPLICATIONS = {
     "InceptionV3": r"mixed\d+",
     "InceptionResNetV2": r"(mixed_\w+|block\d+_\d+_ac|block\d+_\d+)",
     "NASNetMobile": r"normal_concat_\d+",
-    "VGG16": r"block\d_pool",
+    "VGG16": r"block[12]_conv2|block[345]_conv3",
+}
+
+# A model of one's own, as readers of keras.io write it: its function in tests/helpers, and more.
+OWN: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "functional ViT": ("functional_vit", r"add(_\d+)?", {}),
+    "functional MLP-Mixer": ("functional_mixer", r"(tokens|channels)_\d", {}),
+    "functional ConvMixer": ("functional_convmixer", r"block_\d", {}),
+    "functional DenseNet": ("functional_densenet", r"block_\d+", {}),
+    "functional U-Net": ("functional_unet", r"down_\d|bottom|up_1", {}),
+    "sequential CNN": ("sequential_cnn", r"conv_\d", {}),
+    "subclassed ViT": ("subclassed_vit", r"block_\d", {}),
+    "subclassed ViT with an encoder": ("subclassed_vit", r"block_\d", {"has_encoder": True}),
+    "subclassed ViT of parallel blocks": ("subclassed_vit", r"block_\d", {"is_parallel": True}),
+    "subclassed ResNet": ("subclassed_resnet", r"unit_\d_\d", {}),
 }
 
 
@@ -203,7 +289,8 @@ def torch_row(name: str, module: Any, pattern: str) -> str:
 
 def keras_row(name: str, model: Any, pattern: str) -> str:
     """The row of a Keras model, whose layers are called one by one."""
-    size = [side or 64 for side in model.inputs[0].shape[1:]]
+    shape = model.inputs[0].shape if getattr(model, "inputs", None) else (None, 32, 32, 3)
+    size = [side or 64 for side in shape[1:]]
     images = np.random.default_rng(0).normal(size=(2, *size)).astype(np.float32)
     expected: dict[str, np.ndarray] = {}
 
@@ -216,6 +303,10 @@ def keras_row(name: str, model: Any, pattern: str) -> str:
         return kept
 
     layers = [x for x in model._flatten_layers() if re.fullmatch(pattern, x.name)]
+    for operation in getattr(model, "operations", []):  # such as a sum of `keras.ops`
+        if operation not in layers and re.fullmatch(pattern, operation.name):
+            inner = type(model)(model.inputs, operation.output)
+            expected[operation.name] = np.asarray(inner(images))
     for layer in layers:
         object.__setattr__(layer, "call", keep(layer.path or layer.name, layer.call))
     model(images, training=False)
@@ -252,10 +343,17 @@ def keras_families() -> dict[str, tuple[Callable[[], Any], str]]:
         f"keras.applications {name}": (partial(getattr(keras.applications, name), **sizes), pattern)
         for name, pattern in APPLICATIONS.items()
     }
-    return applications | {
+    of_hub = {
         f"KerasHub {name}": (partial(getattr(hub, name), **fields), pattern)
         for name, (pattern, fields) in KERAS_HUB.items()
     }
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
+    own = importlib.import_module("functional_models")
+    return (
+        applications
+        | of_hub
+        | {name: (partial(getattr(own, f), **x), p) for name, (f, p, x) in OWN.items()}
+    )
 
 
 def main(kind: str = "torch", *names: str) -> None:

@@ -128,6 +128,22 @@ def erased_concepts():
     }
 
 
+def copies_without_components():
+    """The ViT and copies without leading or trailing components of its last CLS token."""
+    layer = "block05/mlp/sum"
+    model = trained("vit")
+    cls = analysis.extract_features(model, test_images(), layers=layer)[layer][:, 0]
+    mean = cls.mean(axis=0)
+    components = np.linalg.svd(cls - mean, full_matrices=False)[2]
+    parts = {f"first {count}": components[:count] for count in (1, 2, 4, 8, 16)}
+    parts |= {f"last {count}": components[-count:] for count in (32, 64, 96, 112, 120)}
+    copies = {"all": model}
+    for name, removed in parts.items():
+        edit = {layer: lambda x, v=removed: x - (x - mean) @ v.T @ v}
+        copies[f"without the {name}"] = vit_tf.edits.intervene(model, edit, layer, "logits")
+    return copies
+
+
 class LinearClassifier:
     """The scores of a fitted linear classifier of pooled features."""
 
@@ -275,6 +291,9 @@ RESULTS = {
     # More images in a batch than the channels of two layers.
     "measures": lambda: analysis.similarities(
         sums("vit"), photographs(batch_size=480), tokens="cls"
+    ),
+    "grounded_similarity": lambda: analysis.grounded_similarity(
+        copies_without_components(), photographs(batch_size=480)
     ),
     "counterparts": matching_layers,
     "head_similarity": lambda: analysis.head_similarity(

@@ -8,12 +8,12 @@ images of one size. The pixel values that each model expects are inferred from t
 cannot be inferred, specify them by --range, or by --mean and --std.
 
 Models of this package have named layers (taps) and a known token grid. In other models, the outputs
-of blocks and stages are measured (at most 40 layers, evenly spaced in depth); --taps selects other
-layers. If the token grid of such a model cannot be inferred, specify --patch-size; otherwise,
-spatial measurements are left out. Specify --roles for the claims if the architecture of a model is
-not recognized. Claims about how models are trained compare a model with variants of it, which
---roles names: trained on a fraction of the data, without the skips of a block, larger, or with
-other supervision.
+of blocks and stages are measured (without blocks, at most 40 layers, evenly spaced in depth);
+--taps selects other layers. If the token grid of such a model cannot be inferred, specify
+--patch-size; otherwise, spatial measurements are left out. Specify --roles for the claims if the
+architecture of a model is not recognized. Claims about how models are trained compare a model with
+variants of it, which --roles names: trained on a fraction of the data, without the skips of a
+block, larger, or with other supervision.
 
 By default, the report has the leading figure of each chapter and lists the others with the command
 that adds them; --all draws every figure. The report, its figures (PNG) and the results (netCDF) are

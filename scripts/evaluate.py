@@ -138,8 +138,13 @@ def few_shot_rows(
     rows = []
     for layer, count in itertools.product(selected["layer"].values, shots):
         accuracy = selected.sel(layer=layer, shots=count)
-        row = {"layer": str(layer), "shots": count, "accuracy": float(accuracy.mean())}
-        row |= {"deviation": float(accuracy.std()), "draws": accuracy.values.tolist()}
+        row = {
+            "layer": str(layer),
+            "shots": count,
+            "accuracy": float(accuracy.mean()),
+            "deviation": float(accuracy.std()),
+            "draws": accuracy.values.tolist(),
+        }
         rows.append(row | {"l2": float(accuracy["l2"])})
     return rows
 
@@ -194,8 +199,12 @@ def evaluate(options: Options) -> dict[str, Any]:
     model = common.open_model(options.model)
     preprocessing, origin = common.expected_images(options, model)
     values = common.describe_values(preprocessing, origin)
-    arguments = {"batch_size": options.batch_size, "data_dir": options.data_dir}
-    arguments |= {"image_size": options.image_size, "preprocessing": preprocessing}
+    arguments = {
+        "batch_size": options.batch_size,
+        "data_dir": options.data_dir,
+        "image_size": options.image_size,
+        "preprocessing": preprocessing,
+    }
     arguments |= common.chosen_classes(options)
     description = common.describe_labelled(options)
     (test,) = vit_tf.data.load(

@@ -149,9 +149,12 @@ def run(options: Options) -> None:
     if size:
         preprocessing = dataclasses.replace(preprocessing, size=size)
     splits = load_splits(options, recipe, preprocessing)
-    description = {"name": without_password(options.data), "positions": options.positions}
-    description |= {"start": without_password(options.model)}
-    description |= {"preprocessing": preprocessing.to_config()}
+    description = {
+        "name": without_password(options.data),
+        "positions": options.positions,
+        "start": without_password(options.model),
+        "preprocessing": preprocessing.to_config(),
+    }
     description |= common.data_arguments(options)
 
     def make_model() -> VisionModel:

@@ -321,6 +321,18 @@ def example_setup(
     if can_fit(description, split):
         gallery = f"splits=('train',), take={gallery_size(description, tested)}"
         lines.append(f"(train,) = data.load({data!r}, {gallery}, {shared})")
+    sizes = f"take={options.take_objects}, batch_size={ANNOTATED_BATCH}, image_size={tuple(size)}"
+    for name in ("objects", "parts"):
+        if source := getattr(options, name):
+            lines.append(f"{name} = data.load_coco({source[0]!r}, {source[1]!r}, {sizes})")
+    if options.videos:
+        lines.append(f"videos = data.load_davis({options.videos!r})")
+    if options.pairs:
+        lines.append(f"pairs = data.load_spair({options.pairs!r}, image_size={tuple(size)})")
+    if options.landmarks:
+        call = "data.load_revisited({!r}, {!r}, batch_size={}, image_size={})"
+        call = call.format(*options.landmarks, ANNOTATED_BATCH, tuple(size))
+        lines.append(f"queries, database, truth = {call}")
     return "\n".join(lines)
 
 

@@ -226,11 +226,13 @@ CALLS = [
     ("vit", lambda m, d: A.head_classes(A.mean_attention(m, d.floats)), None),
     ("vit", lambda m, d: A.retrieval(m, d.pairs, d.pairs, TRUTH), None),
     ("vit", lambda m, d: A.head_similarity(m, vit_tf.submodel(m, "norm"), d.floats), None),
+    ("vit", lambda m, d: A.grounded_similarity([m] * 4, d.floats, ["cka"]), None),
+    ("bit", lambda m, d: A.grounded_similarity([m] * 4, d.floats, d.labels, ["cka"]), None),
 ]
 
 
-# With the lowest declared versions every seventh runs, others are slow. Those that take a training,
-# a probe or a graph of many heads or skips are slow of these, too.
+# With the lowest declared versions every seventh runs, others are slow, without graphs. Those that
+# take a training, a probe or a graph of many heads or skips are slow of these, too.
 CHEAP = {0, 7, 14, 21, 42, 70, 77}
 LOWEST = set(range(0, len(CALLS), 7))
 
@@ -243,8 +245,10 @@ def marked(number):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("number", [marked(number) for number in range(len(CALLS))])
-def test_a_natural_call(number, model, data, tmp_path):
+def test_a_natural_call(number, model, data, tmp_path, request):
     """Its result has numbers and comes back from netCDF, or one line says what is wrong."""
+    if number not in LOWEST:
+        request.getfixturevalue("without_graphs")
     name, call, words = CALLS[number]
     opened = model(name)
     if words is None:
@@ -694,6 +698,7 @@ GUESSES = {
 QUICK_GUESSES = ("second model before the images", "blocks by name", "layers by position")
 
 
+@pytest.mark.usefixtures("without_graphs")
 @pytest.mark.filterwarnings("ignore:No test images:UserWarning")
 @pytest.mark.parametrize(
     "name",

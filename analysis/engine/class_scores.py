@@ -149,12 +149,6 @@ def class_divergence(scores: tf.Tensor, others: tf.Tensor, kind: ScoreKind) -> t
     return tf.reduce_sum(terms, axis=-1)
 
 
-def kind_of_scores(features: Features) -> ScoreKind:
-    """What turns the class scores of features into probabilities; softmax where it is not known."""
-    scores = features.facts.scores
-    return scores.kind if scores else ScoreKind.SOFTMAX
-
-
 def class_positions(
     features: Features, images: Any, classes: ClassesLike, scores: str
 ) -> list[int]:

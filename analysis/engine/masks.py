@@ -21,13 +21,13 @@ def patch_cover(masks: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
     return tf.reshape(masks, (-1, grid.num_spatial))
 
 
-def num_beyond(masks: tf.Tensor) -> tf.Tensor:
-    """The number of values of masks outside [0, 1], for `require_shares`: int32 scalar."""
+def count_out_of_range(masks: tf.Tensor) -> tf.Tensor:
+    """The number of values of masks outside [0, 1]: int32 scalar."""
     shares = tf.cast(masks, tf.float32)
     return tf.reduce_sum(tf.cast(tf.logical_not((shares >= 0) & (shares <= 1)), tf.int32))
 
 
-def require_shares(beyond: int) -> None:
-    """Raises a `ValueError` if masks had values `beyond` [0, 1]."""
-    if beyond:
+def require_in_range(num_out_of_range: int) -> None:
+    """Raises a `ValueError` if masks had values outside [0, 1]."""
+    if num_out_of_range:
         raise ValueError("Expected masks with values in [0, 1]. Received: values out of this range")

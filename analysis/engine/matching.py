@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import tensorflow as tf
 
+from vit_tf.data.any_images import ImagesLike
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import DerivedFeatures, Features, Taps
 from vit_tf.features.layers import Detail
@@ -20,6 +21,7 @@ def match_maps(
     channels: int | None = None,
     grid: PartialGrid = None,
     *,
+    images: ImagesLike | None = None,
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> Features:
@@ -42,6 +44,8 @@ def match_maps(
         channels: number of channels of the last stage; by default, that of the last layer.
         grid: `TokenGrid` of the map of the last stage; by default, the `token_grid` of the
             features.
+        images: images of the size that the callable will be called on, for a model that takes
+            images of several sizes. By default, the size is that of the model.
 
     Returns:
         Features whose layers have the shape (example, grid.rows, grid.columns, about channels).
@@ -50,7 +54,7 @@ def match_maps(
         ValueError: if there is no grid. When the callable is called: if a tap is not a map, or if
             its rows and columns are not multiples of the rows and columns of the grid.
     """
-    features = read_model(model, "representations", layers, detail)
+    features = read_model(model, "representations", layers, detail, images=images)
     grid = require_grid(features, grid)
 
     def matched(taps: Taps) -> dict[str, tf.Tensor]:

@@ -92,7 +92,9 @@ def prepare(
         rows, (features,) = features_from_arrays(model)
         examples = rows if labels is None else (rows, np.asarray(labels))
         return features, batch_arrays(examples, IN_ORDER if keep_order else RANDOM)
-    features = read_model(model, kind, layers, detail, images=images)
+    # A model is made for images of its own size where these keep theirs.
+    shown = None if any_size else images
+    features = read_model(model, kind, layers, detail, images=shown)
     (features,), (batches,) = prepare_images(
         [features],
         {"images": images},

@@ -118,7 +118,7 @@ def raise_without_directions(layers: Sequence[str]) -> None:
         )
 
 
-def name_models(result: Labelled, models: Sequence[Any]) -> Labelled:
+def with_model_names(result: Labelled, models: Sequence[Any]) -> Labelled:
     """A result with the names of its models in its attributes, for titles and tables."""
     names = {"model": models[0].name, "model_x": models[0].name, "model_y": models[-1].name}
     return result.assign_attrs(names)
@@ -128,10 +128,14 @@ def expect_array(result: object, dims: Sequence[str], optional: Sequence[str] = 
     """Return a DataArray of these dims, in this order, or raise a `ValueError`."""
     wanted = f"({', '.join(dims)}{''.join(f'[, {name}]' for name in optional)})"
     if not isinstance(result, xr.DataArray):
-        raise ValueError(f"Expected a DataArray of dims {wanted}. Received: {describe(result)}")
+        raise ValueError(
+            f"Expected a DataArray of dims {wanted}. Received: {describe_result(result)}"
+        )
     rest = set(result.dims) - set(dims)
     if set(dims) - set(result.dims) or rest - set(optional) or not result.size:
-        raise ValueError(f"Expected a DataArray of dims {wanted}. Received: {describe(result)}")
+        raise ValueError(
+            f"Expected a DataArray of dims {wanted}. Received: {describe_result(result)}"
+        )
     return result.transpose(*dims, *(name for name in optional if name in rest))
 
 
@@ -139,7 +143,8 @@ def expect_variable(result: object, name: str, dims: Sequence[str]) -> xr.DataAr
     """Return variable `name` of a Dataset, of dims `dims`, or raise a `ValueError`."""
     if not isinstance(result, xr.Dataset) or name not in result.data_vars:
         raise ValueError(
-            f"Expected a Dataset with {name}({', '.join(dims)}). Received: {describe(result)}"
+            f"Expected a Dataset with {name}({', '.join(dims)}). "
+            f"Received: {describe_result(result)}"
         )
     return expect_array(result[name], dims)
 
@@ -148,13 +153,13 @@ def expect_results(results: object) -> dict[str, Any]:
     """Return a dict from label to result, not an empty one, or raise a `ValueError`."""
     if not isinstance(results, dict):
         wanted = "Expected at least one result, as a dict from label to result"
-        raise ValueError(f"{wanted}. Received: {describe(results)}")
+        raise ValueError(f"{wanted}. Received: {describe_result(results)}")
     if not results:
         raise ValueError("Expected at least one result. Received: {}")
     return results
 
 
-def describe(result: object) -> str:
+def describe_result(result: object) -> str:
     if isinstance(result, xr.Dataset):
         return f"Dataset with variables {sorted(map(str, result.data_vars))}"
     if isinstance(result, xr.DataArray):

@@ -107,7 +107,7 @@ def code_of(function: FunctionType) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def keep(result: Labelled, path: Path, key: str, notes: dict) -> Labelled:
+def store_result(result: Labelled, path: Path, key: str, notes: dict) -> Labelled:
     """Saves a result under `key` in a netCDF file, atomically; only the first worker writes."""
     result = as_result(result.assign_attrs(notes | {"key": key}))
     if this_worker(tf.distribute.get_strategy())[0] == 0:
@@ -115,7 +115,7 @@ def keep(result: Labelled, path: Path, key: str, notes: dict) -> Labelled:
     return result
 
 
-def load(path: Path, key: str) -> Labelled | None:
+def load_result(path: Path, key: str) -> Labelled | None:
     """The result saved at `path`, or None if there is none or it was saved under another key.
 
     A file that was truncated or changed is logged, and None is returned: the result is then

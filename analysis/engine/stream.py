@@ -20,7 +20,7 @@ from vit_tf.data.equal_batches import IN_ORDER, batch_arrays
 from vit_tf.data.preprocessing import (
     check_dtype,
     check_values,
-    require_finite,
+    require_finite_images,
     require_images_of,
     spec_of_images,
 )
@@ -40,7 +40,7 @@ def this_worker(strategy: tf.distribute.Strategy) -> tuple[int, int]:
     return places.index((resolver.task_type, resolver.task_id)), len(places)
 
 
-def sum_of_workers(strategy: tf.distribute.Strategy, sums: Any) -> Any:
+def sum_over_workers(strategy: tf.distribute.Strategy, sums: Any) -> Any:
     """The sum of a structure of float64 arrays of like shapes over all workers."""
     return tf.nest.map_structure(
         lambda x: np.asarray(strategy.reduce("SUM", tf.constant(x), axis=None)), sums
@@ -85,7 +85,7 @@ def as_tensors(step: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *batch: tf.nest.map_structure(tf.convert_to_tensor, step(*batch))
 
 
-def spread(strategy: tf.distribute.Strategy, group: Sequence[tuple]) -> tuple:
+def distribute_group(strategy: tf.distribute.Strategy, group: Sequence[tuple]) -> tuple:
     """One batch for each replica: a tuple of per-replica values from a list of tuples."""
     leaves = zip(*map(tf.nest.flatten, group), strict=True)
     values = [
@@ -305,7 +305,7 @@ def pass_of_copies(
         ]
 
     def compute_group(group: list[tuple[tf.Tensor, ...]]) -> Iterator[list[Any]]:
-        of_group = every_replica(totals[0].leaves, spread(strategy, group))
+        of_group = every_replica(totals[0].leaves, distribute_group(strategy, group))
         return ([result] for result in results_of_replicas(strategy, of_group))
 
     min_batch = max((statistic.min_batch for statistic in statistics.values()), default=1)
@@ -392,7 +392,7 @@ class _Totals:
         strategy = tf.distribute.get_strategy()
         # Sums are added, rows put in the order of the batches, and merged parts merged once more.
         if this_worker(strategy)[1] > 1:
-            sums = sum_of_workers(strategy, sums)
+            sums = sum_over_workers(strategy, sums)
             rows = rows_of_workers(strategy, rows, self._numbers)
             of_workers = rows_of_workers(strategy, [merged], self._numbers[:1])
             merged = {}
@@ -628,7 +628,7 @@ def _groups(
                 )
             before = images.shape[0]
             if images.shape.rank > 2:  # not rows of activations, whose layers are checked
-                require_finite(images, examples)
+                require_finite_images(images, examples)
             examples += before
         yield start, group
         start += len(group)

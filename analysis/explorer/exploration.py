@@ -189,9 +189,17 @@ def explore(
         ValueError: if no result applies to the model, or if `path` is a file that vit_tf did not
             write.
     """
-    settings = {"preprocessing": preprocessing, "image_size": image_size, "taps": taps}
-    settings |= {"patch_size": patch_size, "prefix": prefix, "classes": classes}
-    settings |= {"samples": samples, "noise": noise, "seed": seed}
+    settings = {
+        "preprocessing": preprocessing,
+        "image_size": image_size,
+        "taps": taps,
+        "patch_size": patch_size,
+        "prefix": prefix,
+        "classes": classes,
+        "samples": samples,
+        "noise": noise,
+        "seed": seed,
+    }
     if isinstance(model, list | tuple | Mapping):
         models = {n: (single_model, settings) for n, single_model in name_models(model).items()}
         return explore_models(models, images, path)

@@ -163,7 +163,7 @@ class Figure:
         try:
             return self.models.select(models, self.measure)
         except Exception as error:
-            return [], [explain(error, describe(self))]
+            return [], [explain(error, describe_figure(self))]
 
 
 @dataclass(frozen=True)
@@ -400,7 +400,7 @@ class Picture:
             results,
             self.selection.alone,
             baselines if self.selection.baselines else None,
-            describe(self.figure),
+            describe_figure(self.figure),
             path,
         )
 
@@ -518,13 +518,15 @@ def check_figures(figures: Sequence[Figure], modules: Sequence[set[str]] | None 
         _check_claims(figure, results)
         for number in figure.also.split():
             if number not in numbers:
-                raise unknown_name(f"number in also of {describe(figure)!r}", number, numbers)
+                raise unknown_name(
+                    f"number in also of {describe_figure(figure)!r}", number, numbers
+                )
     _check_duplicates(figures, modules or [{""}] * len(figures))
 
 
 def _check_words(figure: Figure) -> None:
     """Raises a `ValueError` for a role that does not exist, or a field of a text."""
-    where = f"{describe(figure)!r} ({figure.name})"
+    where = f"{describe_figure(figure)!r} ({figure.name})"
     for role in (*figure.models.all_roles, *figure.models.baselines):
         if role not in ROLES:
             raise unknown_name(f"role of a model in {where}", role, ROLES)
@@ -539,14 +541,15 @@ def _check_claims(figure: Figure, results: Collection[str]) -> None:
     for claim in figure.claims:
         if not isinstance(claim, Claim):
             raise ValueError(
-                f"Expected claims of {describe(figure)!r} made by `claim`. Received: {claim!r}"
+                f"Expected claims of {describe_figure(figure)!r} made by `claim`. "
+                f"Received: {claim!r}"
             )
     used = [
         (name, f"claim {claim.name!r}", ROLES) for claim in figure.claims for name in claim.inputs
     ]
     used += [(q.result, f"quantity {q.label!r}", ("model", "other")) for q in figure.quantities]
     for template, user, roles in used:
-        source = f"the {user} of {describe(figure)!r}"
+        source = f"the {user} of {describe_figure(figure)!r}"
         for role in fields_of(template):
             if role not in roles:
                 raise unknown_name(f"role of a model in {template!r}, of {source},", role, roles)
@@ -559,7 +562,7 @@ def _check_duplicates(figures: Sequence[Figure], modules: Sequence[set[str]]) ->
     """Raises a `ValueError` for numbers, pictures and claims that exist twice."""
     owners, numbers, pictures = {}, {}, {}
     for figure, names in zip(figures, modules, strict=True):
-        where = f"{describe(figure)!r} ({figure.name})"
+        where = f"{describe_figure(figure)!r} ({figure.name})"
         for number in figure.numbers_in_paper:
             # Panels of one figure stand in one module.
             if not numbers.setdefault(number, names) & names:
@@ -601,11 +604,11 @@ def plan(
             if not why
         ]
         if reasons := [*reasons, *filter(None, absent)]:
-            left_out.setdefault(describe(figure), {}).update(dict.fromkeys(reasons))
+            left_out.setdefault(describe_figure(figure), {}).update(dict.fromkeys(reasons))
     return pictures, [(title, list(reasons)) for title, reasons in left_out.items()]
 
 
-def describe(figure: Figure, separator: str = ": ") -> str:
+def describe_figure(figure: Figure, separator: str = ": ") -> str:
     """What a figure is, in words: "Figure 9 of Raghu et al. (2021): ..."."""
     source = f"{figure.reference} of {figure.paper.name}" if figure.reference else figure.paper.name
     return f"{source}{separator}{figure.shows}"

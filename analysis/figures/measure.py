@@ -22,8 +22,8 @@ from vit_tf.common.names import join_words
 from vit_tf.features.conversion import choose
 
 from ..engine.failures import explain, message_of
-from ..engine.results import name_models
-from ..engine.store import base_code, fingerprint, keep, load
+from ..engine.results import with_model_names
+from ..engine.store import base_code, fingerprint, load_result, store_result
 from ..engine.stream import SECONDS_BETWEEN_LINES, Copy, Statistic, pass_of_copies, this_worker
 from ..engine.traces import differ_in_weights, sharing_graphs
 from ..statistics.estimates import Estimate
@@ -317,7 +317,7 @@ def measure_all(
         facts = data.facts_of(m.reads)
         keys[name] = fingerprint(m.identity, base_code(), facts, inputs)
     results = {
-        name: load(folder / f"{name}.nc", keys[name]) if m.saved else None
+        name: load_result(folder / f"{name}.nc", keys[name]) if m.saved else None
         for name, m in table.items()
     }
     missing = _missing(table, results)
@@ -352,9 +352,11 @@ def measure_all(
             try:
                 result = finishes[m.name]()
                 if m.reads is not None and hasattr(result, "assign_attrs"):
-                    result = name_models(result, m.models)  # others have the names of their inputs
+                    result = with_model_names(
+                        result, m.models
+                    )  # others have the names of their inputs
                 if m.saved:
-                    result = keep(result, folder / f"{m.name}.nc", keys[m.name], notes)
+                    result = store_result(result, folder / f"{m.name}.nc", keys[m.name], notes)
                 results[m.name] = result
             except OSError:
                 raise

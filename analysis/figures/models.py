@@ -45,14 +45,14 @@ from vit_tf.features.lazy_features import LazyFeatures
 from vit_tf.features.noise import gaussian_like
 from vit_tf.features.preprocessed import PreprocessedFeatures
 from vit_tf.features.structure import ModelGraph, has_tap_grammar
-from vit_tf.features.submodels import TapModel, names_its_layers
+from vit_tf.features.submodels import TapModel
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import is_torch_module
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, describe_class_order, match_classes
 
 from ..engine.failures import as_reason, explain
-from ..engine.store import base_code, code_of, fingerprint, keep, load
+from ..engine.store import base_code, code_of, fingerprint, load_result, store_result
 from ..engine.stream import this_worker
 from ..statistics.estimates import accuracy_of
 from .data import Data
@@ -423,7 +423,7 @@ class LoadedModel:
     def is_foreign(self) -> bool:
         """Whether it is a whole Keras model whose layers have names of their own."""
         is_whole = self.is_keras and not isinstance(self.model, TapModel)
-        return is_whole and not names_its_layers(self.model)
+        return is_whole and not recorder.names_its_layers(self.model)
 
     @property
     def is_plain(self) -> bool:
@@ -638,12 +638,12 @@ def correct_of(
         return None, as_reason(str(error)) if model_classes else ""
     path = folder / f"accuracy.{model.slug}.nc"
     key = fingerprint("correct answers", base_code(), model.key, data.facts, list(class_names))
-    result = load(path, key)
+    result = load_result(path, key)
     if result is None:
         head = model.features.select([tap])
         correct = correct_answers(cast(Any, lambda images: head(images)[tap]), data.test)
         result = xr.DataArray(correct, dims="example", name="correct")
-        result = keep(result, path, key, {"model": model.name})
+        result = store_result(result, path, key, {"model": model.name})
     return cast(xr.DataArray, result).values.astype(bool), ""
 
 

@@ -28,7 +28,6 @@ from ..engine.class_scores import (
     ONE_SCORE,
     class_divergence,
     classification_loss,
-    kind_of_scores,
     require_scores,
 )
 from ..engine.measurements import labels_after_images, measurement
@@ -76,7 +75,7 @@ def effects_statistic(
         intact = tf.cast(taps[scores], tf.float32)
         edited = tf.cast(edited_scores, tf.float32)
         labels, label_counts = batch_labels(labels, num_classes)
-        changes, plain = _changes(intact, edited, labels, kind_of_scores(features))
+        changes, plain = _changes(intact, edited, labels, features.facts.score_kind)
         return {
             "changes": {
                 name: tf.stack([tf.reduce_sum(x, axis=1), tf.reduce_sum(tf.square(x), axis=1)])
@@ -710,7 +709,9 @@ def activation_patching(
         measurements/flow/activation-patching.md.
     """
     models = [
-        read_model(each, "patching", layers, detail) for each in (model, source) if each is not None
+        read_model(each, "patching", layers, detail, images=pairs)
+        for each in (model, source)
+        if each is not None
     ]
     (features, *others), _ = prepare_images(models, {}, scores=[scores] * len(models))
     other_model = others[0] if others else features

@@ -44,7 +44,7 @@ MIN_CORRELATION = 1e-6  # canonical correlations below this are rounding errors
 Quarters: TypeAlias = Sequence[Mapping[str, np.ndarray]]
 
 
-@measurement("erased")
+@measurement("scored")
 @labels_after_images
 def concept_erasure(
     model: ModelLike,
@@ -130,7 +130,7 @@ def concept_erasure(
     features, images = prepare(
         model,
         images,
-        kind="erased",
+        kind="scored",
         layers=layers,
         detail=detail,
         scores=scores,

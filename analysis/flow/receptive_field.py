@@ -173,7 +173,7 @@ def absolute_gradients(
     _, total = tf.while_loop(
         lambda index, total: index < rounds,
         add,
-        (0, tf.ensure_shape(start, shape)),
+        (tf.constant(0), tf.ensure_shape(start, shape)),
         parallel_iterations=1,
     )
     # The mean over the channels of each layer.
@@ -252,7 +252,7 @@ def _weighted_gradients(
     _, fields, _ = tf.while_loop(
         lambda place, *_: place < len(rows),
         write,
-        (0, tf.TensorArray(tf.float32, len(rows)), tf.zeros_like(images)),
+        (tf.constant(0), tf.TensorArray(tf.float32, len(rows)), tf.zeros_like(images)),
         parallel_iterations=1,  # all at once fill the memory
     )
     every = fields.stack()

@@ -13,7 +13,7 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
-from ..engine.masks import num_beyond, patch_cover, require_shares
+from ..engine.masks import count_out_of_range, patch_cover, require_in_range
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import PartialGrid, complete_grid, require_grid
 from ..engine.preparation import ImagesLike, prepare
@@ -133,7 +133,7 @@ def attention_saliency_statistic(
             },
             "attention": {x: tf.reduce_sum(maps, (1, 3)) for x, maps in queries.items()},
             "counted": tf.reduce_sum(counted),
-            "beyond": num_beyond(masks),
+            "beyond": count_out_of_range(masks),
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -191,7 +191,7 @@ def _overlap(totals: Totals, features: Features, grid: TokenGrid, mass: float) -
     """The result of `attention_saliency`, from what the steps add up to."""
     layers = list(totals["iou"])
     require_finite("saliency", list(totals["attention"].values()), layers)
-    require_shares(totals["beyond"])
+    require_in_range(totals["beyond"])
     if not totals["counted"]:
         raise ValueError("Expected a mask that is not empty. Received: empty masks only")
     (iou, with_iou), rest = _with_leave_one_out(totals, "iou")

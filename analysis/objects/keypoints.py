@@ -220,10 +220,11 @@ def keypoint_correspondence(
 ) -> xr.Dataset:
     """Share of keypoints whose most similar position in another image is the same keypoint.
 
-    Both images of a pair are resized and padded to squares of the model's input size. A predicted
-    keypoint is correct if its distance from the true keypoint is at most a given fraction of the
-    longer side of the target image (or of the object's bounding box in this image). Scores are
-    means over categories (Walmer et al. 2023, section 6.2, appendix E.1, figures 10 and 31).
+    Both images of a pair are resized and padded to squares of the model's input size. If a model
+    takes images of several sizes, square images of one size stay as they are. A predicted keypoint
+    is correct if its distance from the true keypoint is at most a given fraction of the longer side
+    of the target image (or of the object's bounding box in this image). Scores are means over
+    categories (Walmer et al. 2023, section 6.2, appendix E.1, figures 10 and 31).
 
     For numbers comparable with Walmer et al., use `threshold="box"` and
     `similarity="inner_product"`, and select `average="point"` from the result. The paper names the
@@ -274,13 +275,13 @@ def keypoint_correspondence(
         `plots.plot_keypoint_correspondence`, `correct_keypoints`, `token_similarity`; page
         measurements/objects/keypoints.md.
     """
-    features = read_model(model, "tokens", layers, detail)
+    pairs = list(pairs)
+    features = read_model(model, "tokens", layers, detail, images=_equal_squares(pairs))
     # Unknown words raise before the images are read.
     lookup("threshold", threshold, dict.fromkeys(THRESHOLDS))
     lookup("similarity", similarity, SIMILARITIES)
     grid = require_square(features, grid)
     size = grid.rows * grid.stride
-    pairs = list(pairs)
     points = square_pairs(pairs, size)
     boxes = square_boxes(pairs, size) if threshold == "box" else None
 
@@ -307,6 +308,13 @@ def keypoint_correspondence(
     in_place = _labelled(same_place, categories, thresholds, boxes, notes)["pck"].isel(layer=0)
     words = {"long_name": "PCK of the same position in the target image"}
     return result.assign(pck_in_place=in_place.drop_vars("layer").assign_attrs(words))
+
+
+def _equal_squares(pairs: Pairs) -> list[np.ndarray] | None:
+    """The images of pairs, if all are squares of one size: they are not resized; otherwise None."""
+    images = [pair[name] for pair in pairs for name in ("source", "target")]
+    sides = {side for image in images for side in np.shape(image)[:2]}
+    return images if len(sides) == 1 else None
 
 
 @reusable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -378,7 +379,8 @@ def follow_masks(
         `label_propagation`, `propagate_masks`, `write_masks`; page
         measurements/objects/label-propagation.md.
     """
-    features = read_model(model, "tokens", layers, detail)
+    # Dense tokens are those of windows of the model's own size.
+    features = read_model(model, "tokens", layers, detail, images=None if dense else frames)
     return dict(_follow(features, frames, first, grid, dense, options))
 
 
@@ -452,9 +454,13 @@ def label_propagation(
         `plots.plot_label_propagation`, `follow_masks`, `propagate`; page
         measurements/objects/label-propagation.md.
     """
-    features = read_model(model, "tokens", layers, detail)
+    videos = iter(videos)
+    shown = list(itertools.islice(videos, 1))
+    # Dense tokens are those of windows of the model's own size.
+    images = shown[0][0] if shown and not dense else None
+    features = read_model(model, "tokens", layers, detail, images=images)
     scores, video_of, examples = {}, [], 0
-    for number, (frames, masks) in enumerate(videos):
+    for number, (frames, masks) in enumerate(itertools.chain(shown, videos)):
         masks = _checked_masks(frames, masks)
         objects = np.unique(masks[0][masks[0] > 0]).tolist()
         # Each layer is scored, and a copy of the first mask, which does not move.

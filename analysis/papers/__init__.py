@@ -1,5 +1,13 @@
 """One module or package for each paper: its figures with their claims."""
 
+import sys
+
+if sys.flags.optimize > 1:
+    raise ValueError(
+        "Expected docstrings, in which papers state their claims. Received: python -OO, which "
+        "removes them; python -O keeps them"
+    )
+
 # The figures that the modules define, for `--figures`: it is checked before TensorFlow is imported.
 FIGURE_NUMBERS = [
     *("1", "B.1", "2", "H.1", "H.2", "sanity", "3", "4", "C.5", "C.6", "5", "6", "C.1", "C.2"),

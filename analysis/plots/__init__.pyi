@@ -81,6 +81,7 @@ from .similarity_plots import (
     plot_data_scale as plot_data_scale,
     plot_depth_cka as plot_depth_cka,
     plot_formation as plot_formation,
+    plot_grounded_similarity as plot_grounded_similarity,
     plot_head_similarity as plot_head_similarity,
     plot_last_layer_cka as plot_last_layer_cka,
     plot_layer_match_accuracy as plot_layer_match_accuracy,

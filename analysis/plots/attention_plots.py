@@ -399,11 +399,21 @@ def _draw_heads(
             f"{name} {TIMES}{peak:.2g}".strip() for name, peak in zip(above, peaks, strict=True)
         ]
     shape = result.sizes["head"], result.sizes["layer"]
-    look: dict[str, Any] = {"cmap": "viridis", "bar": "attention / panel maximum"}
-    look |= {"shape": shape, "inches": (width, width * tall), "size": 8, "pad": 3}
     columns = f"columns: {layer_label(cut)}" if cut else ""
     title = "\n".join(filter(None, [title, SCALED, note, columns]))
-    ax, _ = draw_maps(ax, maps, titles, title, **look, **options)
+    ax, _ = draw_maps(
+        ax,
+        maps,
+        titles,
+        title,
+        cmap="viridis",
+        bar="attention / panel maximum",
+        shape=shape,
+        inches=(width, width * tall),
+        size=8,
+        pad=3,
+        **options,
+    )
     for panel, head in zip(ax.panels[:, 0], result["head"].values, strict=True):
         panel.set_ylabel(f"head {head}", fontsize=8)
     ax.panels = ax.panels.T  # by layer and head, as the result
@@ -494,8 +504,12 @@ def plot_head_classes(
     if unknown:
         raise ValueError(f"Expected kinds among {kinds}. Received: {unknown}")
     codes = kind.copy(data=np.vectorize(kinds.index, otypes=[int])(kind.values))
-    look: dict[str, Any] = {"cmap": ListedColormap(list(KIND_COLOURS.values())), "vmin": -0.5}
-    look |= {"vmax": len(kinds) - 0.5, "height": max(1.6, 0.22 * kind.sizes["head"])}
+    look: dict[str, Any] = {
+        "cmap": ListedColormap(list(KIND_COLOURS.values())),
+        "vmin": -0.5,
+        "vmax": len(kinds) - 0.5,
+        "height": max(1.6, 0.22 * kind.sizes["head"]),
+    }
     title = style.titled("Attention head types", result)
     ax, _ = draw_matrix(codes, ax, title=title, size="large", **look)
     for (row, column), name in np.ndenumerate(kind.values.T):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from ..engine.results import Result, describe, layer_names
+from ..engine.results import Result, describe_result, layer_names
 from . import style
 from .primitives import entitle, panels, shorten
 
@@ -44,7 +44,8 @@ def plot_epochs(result: Result, /, ax: "Axes | None" = None, title: str | None =
     variables = _recorded_variables(result)
     if not variables:
         raise ValueError(
-            f"Expected a result over epochs, of `Recorder.results`. Received: {describe(result)}"
+            "Expected a result over epochs, of `Recorder.results`. "
+            f"Received: {describe_result(result)}"
         )
     text = style.titled("During training", result) if title is None else title
     ax, flat = panels(ax, len(variables), text, list(variables), inches=(3.6, 2.8), size=10)

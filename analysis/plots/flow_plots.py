@@ -1080,9 +1080,14 @@ def plot_token_similarity(
     best = [token if other == example else int(row.argmax()) for other, row in enumerate(values)]
     names = ["same image" if other == example else f"image {other}" for other in range(len(best))]
     title = style.titled(f"Similarity to token {token} of {layer}", result)
-    look: dict[str, Any] = {
-        "frames": [divmod(cell, columns) for cell in best],
-        "bar": "cosine similarity",
-    }
-    look |= {"images": images, "scaled": False, "norm": Normalize(low, max(1, low + 1e-6))}
-    return draw_maps(ax, values.reshape(-1, rows, columns), names, title, **look)[0]
+    return draw_maps(
+        ax,
+        values.reshape(-1, rows, columns),
+        names,
+        title,
+        frames=[divmod(cell, columns) for cell in best],
+        bar="cosine similarity",
+        images=images,
+        scaled=False,
+        norm=Normalize(low, max(1, low + 1e-6)),
+    )[0]

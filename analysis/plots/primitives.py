@@ -211,8 +211,9 @@ def draw_lines(
             "linestyle": style.line_style(order),
             "label": name,
             "color": colour,
+            "marker": style.marker(order),
+            "markersize": 4.5,
         }
-        look |= {"marker": style.marker(order), "markersize": 4.5}
         if label in baselines:
             look |= {"linewidth": 1.1, "markersize": 3, "zorder": 1.5}
         ax.plot(depth, line.values, **look)

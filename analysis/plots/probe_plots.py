@@ -108,8 +108,10 @@ def plot_probe_map(
         "norm": Normalize(low, high),
         "scaled": False,
         "size": 8,
+        "inches": (1.6, 1.6 * shape[0] / shape[1]),
+        "axis_unit": "token",
+        "pad": None,
     }
-    look |= {"inches": (1.6, 1.6 * shape[0] / shape[1]), "axis_unit": "token", "pad": None}
     look["bar"] = f"{ACCURACY}\nfrom {low:.1f} to {high:.1f}"
     title = style.titled("Ridge-probe accuracy by token", result)
     return draw_maps(ax, maps, names, title, **look)[0]
@@ -187,9 +189,16 @@ def _plot_probe(ax: "Axes", depth: np.ndarray, line: xr.DataArray, options: dict
     many = len(depth) > MANY_LAYERS
     if "seed" in line.dims:
         if line.sizes["seed"] > 1:
-            bars = {"fmt": "none", "ecolor": options["color"], "alpha": 0.7}
-            bars |= {"elinewidth": 1, "capsize": 1.5 if many else 3}
-            ax.errorbar(depth, line.mean("seed").values, _deviation(line).values, **bars)
+            ax.errorbar(
+                depth,
+                line.mean("seed").values,
+                _deviation(line).values,
+                fmt="none",
+                ecolor=options["color"],
+                alpha=0.7,
+                elinewidth=1,
+                capsize=1.5 if many else 3,
+            )
         line = line.mean("seed")
     ax.plot(depth, line.values, markersize=2 if many else 4.5, **options)
 
@@ -270,8 +279,12 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     for depth, (label, line) in zip(depths, lines.items(), strict=True):
         model, _, variant = label.partition(": ")
         order = variants.index(variant)
-        look: dict[str, Any] = {"linestyle": style.line_style(order), "label": label or "accuracy"}
-        look |= {"marker": style.marker(order), "markerfacecolor": "white" if order else None}
+        look: dict[str, Any] = {
+            "linestyle": style.line_style(order),
+            "label": label or "accuracy",
+            "marker": style.marker(order),
+            "markerfacecolor": "white" if order else None,
+        }
         _plot_probe(ax, depth, line, {"color": colours[model], **look})
     return _finish_accuracies(ax, "Ridge-probe accuracy by token pooling")
 

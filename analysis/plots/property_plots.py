@@ -66,9 +66,15 @@ def plot_intrinsic_dimension(
     lines = {(label, name): select_labels(values[label], measure=name) for label, name in pairs}
     bands = {(label, name): select_labels(errors[label], measure=name) for label, name in pairs}
     kinds = {name: DIMENSIONS[name] for name in measures}
-    labels: dict[str, Any] = {"title": style.titled("Dimension of representations", results)}
-    labels |= {"ylabel": kinds[measure] if measure else "number of dimensions"}
-    ax = draw_lines(lines, kinds, ax, baselines, errors=bands, **labels)
+    ax = draw_lines(
+        lines,
+        kinds,
+        ax,
+        baselines,
+        errors=bands,
+        title=style.titled("Dimension of representations", results),
+        ylabel=kinds[measure] if measure else "number of dimensions",
+    )
     ax.set_yscale("log")
     style.plain_log(ax.yaxis)
     return ax
@@ -162,9 +168,15 @@ def plot_equivariance_error(
     lines = style.split(style.labelled(results, "error"), "transform")
     errors = style.split(style.labelled(results, "stderr"), "transform")
     kinds = {name: name for _, name in lines}
-    labels: dict[str, Any] = {"title": style.titled("Equivariance error of layers", results)}
-    labels |= {"ylabel": "equivariance error\n(0: moves along, 1: another image)"}
-    return draw_lines(lines, kinds, ax, baselines, errors=errors, **labels)
+    return draw_lines(
+        lines,
+        kinds,
+        ax,
+        baselines,
+        errors=errors,
+        title=style.titled("Equivariance error of layers", results),
+        ylabel="equivariance error\n(0: moves along, 1: another image)",
+    )
 
 
 @draws(

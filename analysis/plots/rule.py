@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAli
 import xarray as xr
 
 from ..engine.accessors import NoPlotError
-from ..engine.results import Result, describe, expect_array, expect_results, expect_variable
+from ..engine.results import Result, describe_result, expect_array, expect_results, expect_variable
 from .primitives import entitle
 
 if TYPE_CHECKING:
@@ -170,7 +170,9 @@ def find_plot(result: Result) -> Callable[..., Any]:
             num_variables = len(shape) if isinstance(shape, dict) else 0
             fitting[plot.draw] = (name == own_name, num_variables)
     if not fitting:
-        raise NoPlotError(f"Expected a result of a measurement. Received: {describe(result)}")
+        raise NoPlotError(
+            f"Expected a result of a measurement. Received: {describe_result(result)}"
+        )
     return max(fitting, key=lambda draw: fitting[draw])
 
 

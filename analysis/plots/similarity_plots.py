@@ -13,7 +13,7 @@ from ..engine.results import (
     layer_names,
     select_layers,
 )
-from ..statistics.intervals import t_interval
+from ..statistics.intervals import ALPHA, t_interval
 from . import style
 from .primitives import (
     FONT_SIZE,
@@ -295,8 +295,12 @@ def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         differing = sorted(set(names) ^ set(other)) or "another order"
         raise ValueError(f"Expected the same layers along both dims. Received: {differing}")
     models, bar = style.models(result), f"CKA{_error_bound([result])}"
-    look: dict[str, Any] = {"title": _naming("Best matching layers", models), "bar": bar}
-    look |= {"pad": 54, "above": 0.7}
+    look: dict[str, Any] = {
+        "title": _naming("Best matching layers", models),
+        "bar": bar,
+        "pad": 54,
+        "above": 0.7,
+    }
     look |= {"models": models, "square": True, "cmap": style.colours("magma"), **FIXED}
     ax, _ = draw_matrix(cka, ax, **look)
     _mark_matches(ax, cka.values)
@@ -478,6 +482,53 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         panel.tick_params(length=0)
     # A model's similarity to itself is 1 but for rounding.
     style.colour_bar(flat, image, "CKA", cka.values.round(6))
+    return ax
+
+
+@draws({"correlation": "measure function"}, names_model=False)
+def plot_grounded_similarity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
+    """Rank correlation of each measure of dissimilarity with each functional difference.
+
+    There is a group of points for each measure, with a point for each functional difference. Bars
+    show the 95 % intervals over models. A point is filled if the permutation test rejects that
+    dissimilarity and functional difference are unrelated, at a level of 5 %.
+
+    Args:
+        result: Dataset with `correlation` of dims (measure, function), from `grounded_similarity`.
+        ax: Matplotlib axes to draw in. None creates a figure.
+        title: title of the plot. None uses a title that states what is drawn, and for which model.
+
+    Returns:
+        The Matplotlib axes.
+
+    Raises:
+        ValueError: if the form of a result is wrong.
+
+    Examples:
+        >>> result = analysis.grounded_similarity(models, images)
+        >>> ax = analysis.plots.plot_grounded_similarity(result)
+
+    See also:
+        `grounded_similarity`, `plot_similarities`.
+    """
+    measures, functions = layer_names(result, "measure"), layer_names(result, "function")
+    ax = style.new_axes(max(5.0, 2.5 + 0.75 * len(measures)), 4.2) if ax is None else ax
+    ax.axhline(0, color="0.6", linewidth=0.8)
+    offsets = np.linspace(-0.3, 0.3, len(functions)) if len(functions) > 1 else [0.0]
+    colours = style.line_colours(functions)
+    for number, (name, offset) in enumerate(zip(functions, offsets, strict=True)):
+        own = result.sel(function=name)
+        x = np.arange(len(measures)) + offset
+        colour, marker = colours[name], style.marker(number)
+        ax.vlines(x, own["correlation_low"], own["correlation_high"], color=colour, linewidth=1.2)
+        ax.plot(x, own["correlation"], marker, color=colour, fillstyle="none", markersize=5.5)
+        significant = own["correlation"].where(own["p_value"] < ALPHA)
+        label = name.replace("_", " ")
+        ax.plot(x, significant, marker, color=colour, label=label, markersize=5.5)
+    ax.set_xticks(range(len(measures)), measures, rotation=30, ha="right", fontsize=FONT_SIZE)
+    title = "Rank correlation of dissimilarity and differences of function"
+    style.tidy(ax, title=title, xlabel="measure", ylabel="rank correlation over pairs of models")
+    style.legend(ax, "difference of function\nbar: 95 % CI\nfilled: p < 0.05")
     return ax
 
 

@@ -21,7 +21,7 @@ from vit_tf.features.layers import Detail
 from vit_tf.features.tokens import TokenGrid, as_grid
 
 from ..engine.accessors import ResultDataset
-from ..engine.masks import num_beyond, patch_cover, require_shares
+from ..engine.masks import count_out_of_range, patch_cover, require_in_range
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import (
     PartialGrid,
@@ -200,13 +200,13 @@ def object_clustering_statistic(
         return {
             "rows": {"x": means, "labels": tf.boolean_mask(labels, counted)},
             "left_out": tf.reduce_sum(tf.cast(tf.logical_and(labelled, ~covered_any), tf.int32)),
-            "beyond": num_beyond(masks),
+            "beyond": count_out_of_range(masks),
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals: Totals) -> xr.Dataset:
-        require_shares(totals["beyond"])
+        require_in_range(totals["beyond"])
         x, labels = totals["rows"]["x"], totals["rows"]["labels"]
         require_finite("features of objects", list(x.values()), x)
         pooled = Pooled(x, labels, "under masks", int(totals["batches"]))

@@ -14,7 +14,7 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
-from ..engine.class_scores import class_probabilities, kind_of_scores, require_scores
+from ..engine.class_scores import class_probabilities, require_scores
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
 from ..engine.preparation import ImagesLike, prepare, score_layer
@@ -120,7 +120,7 @@ def mistakes(
                 words = f"name of the {variables[name][2]['long_name']}"
                 variables[f"{name}_name"] = variable(("rank",), np.array(names, str), words)
         estimator, accuracy = (
-            f"{kind_of_scores(features)} of the scores, float64",
+            f"{features.facts.score_kind} of the scores, float64",
             1 - num_wrong / examples,
         )
         facts = facts_of(features, totals, estimator, accuracy=accuracy, mistakes=num_wrong)
@@ -134,7 +134,7 @@ def mistakes(
 def _mistakes_statistic(features: Features, scores: str, k: int) -> Statistic[Any]:
     """`Statistic` over images and labels with the predictions and the pictures of mistakes."""
 
-    kind = kind_of_scores(features)
+    kind = features.facts.score_kind
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         # With a single class, no prediction is wrong: classes 0 and 1 have to exist.

@@ -69,7 +69,7 @@ def predict(
     if not isinstance(top, int) or top < 1:
         raise ValueError(f"Expected top to be an integer of at least 1. Received: {top=}")
 
-    kind = features.facts.scores.kind if features.facts.scores else ScoreKind.SOFTMAX
+    kind = features.facts.score_kind
     statistic = _probability_statistic(features, scores=scores, kind=kind)
     probabilities = evaluate(statistic, images, description="predictions", checked=(features,))
     require_finite("probabilities", [probabilities], [scores])

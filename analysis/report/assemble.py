@@ -36,7 +36,7 @@ from ..figures.figure import (
     Figure,
     Picture,
     by_figure,
-    describe,
+    describe_figure,
     lookup_figures,
     plan,
     select_pictures,
@@ -404,7 +404,7 @@ def make_report(
     )
 
 
-SETUP = "# models, images, train: the arguments of make_report"
+SETUP = "# models, images, train: the arguments of make_report; objects and others: optional[...]"
 
 
 def _one_range(
@@ -616,7 +616,7 @@ def _sections(
     further: dict[Any, dict[str, list[str]]] = {}
     for picture in later:
         of_chapter = further.setdefault(picture.figure.chapter, {})
-        of_chapter.setdefault(picture.figure.choices[0], []).append(describe(picture.figure))
+        of_chapter.setdefault(picture.figure.choices[0], []).append(describe_figure(picture.figure))
     of_claims = {claim.name: figure.chapter for figure in figures for claim in figure.claims}
     return [
         Section(
@@ -687,7 +687,7 @@ def _not_measured(
 ) -> tuple[dict[Any, list[tuple[str, list[str]]]], LeftOut]:
     """What is not measured in each chapter: dict from it to entries, and the remaining entries."""
     chapters = {figure.title: figure.chapter for figure in reversed(figures)}
-    chapters |= {describe(figure): figure.chapter for figure in figures}
+    chapters |= {describe_figure(figure): figure.chapter for figure in figures}
     by_chapter, notes = {}, []
     shown_elsewhere = {figure.models.user_models for figure in figures}
     for title, reasons in left_out:
@@ -733,15 +733,18 @@ def example_code(pictures: Sequence[Any], sources: dict[str, str], setup: str = 
         return ""
     show = figure.show or f"analysis.plots.{figure.draw.__name__}"
     text = " ".join(templates)
-    # Probes are fitted on few images of each class; other training images are those of the gallery.
-    is_fitted = "fitted" in text
-    uses = {"train, _ =": is_fitted, "(train,) =": "train" in text and not is_fitted}
-    lines = [
-        line
-        for line in setup.splitlines()
-        if all(is_used or not line.startswith(start) for start, is_used in uses.items())
-    ]
-    if is_fitted:
+    used = set(re.findall(r"\w+", text))
+    lines = []
+    for line in setup.splitlines():
+        assigned = re.match(r"\(?([\w, ]+?),?\)? = ", line)
+        # Probes are fitted on few images of each class; other training images are the gallery's.
+        is_for_probes = line.startswith("train, _ =")
+        if is_for_probes or line.startswith("(train,) ="):
+            is_used = "fitted" in used if is_for_probes else "train" in used
+        else:
+            is_used = not assigned or used & set(re.findall(r"\w+", assigned[1]))
+        lines += [line] if is_used else []
+    if "fitted" in used:
         lines.append("fitted, validation = split_train(train)")
     lines += _calls(list(pictures), figure, sources, show)
     if any(picture.selection.baselines for picture in pictures):

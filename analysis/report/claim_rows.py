@@ -225,8 +225,14 @@ def _strip(row: Tested) -> dict[str, Any]:
     """Positions of a claim's numbers on an axis from 0 to 100, with margins at both ends."""
     paper, least = row.claim.paper, row.claim.least
     low, high = row.estimate.interval or (np.nan, np.nan)
-    numbers = {"low": low, "value": row.estimate.value, "high": high, "zero": 0.0}
-    numbers |= {"least_below": -least, "least_above": least}
+    numbers = {
+        "low": low,
+        "value": row.estimate.value,
+        "high": high,
+        "zero": 0.0,
+        "least_below": -least,
+        "least_above": least,
+    }
     if paper.size is not None and paper.sign:
         numbers["paper"] = paper.sign * paper.size
     first, last = min(numbers.values()), max(numbers.values())

@@ -261,9 +261,13 @@ def write_page(
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    layout: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
-    layout |= {"loader": FunctionLoader(partial(_resource, package)), "undefined": StrictUndefined}
-    environment = Environment(**layout)
+    environment = Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(partial(_resource, package)),
+        undefined=StrictUndefined,
+    )
     environment.filters |= {"shown": _shown, "listed": _listed, "paragraphs": _paragraphs}
     environment.filters |= {
         "sentence": _sentence,

@@ -21,7 +21,7 @@ from ..engine.failures import explain
 from ..engine.results import Results
 from ..engine.store import fingerprint
 from ..figures.data import UNKNOWN, Data
-from ..figures.figure import Figure, all_figures, describe, fields_of, missing_data
+from ..figures.figure import Figure, all_figures, describe_figure, fields_of, missing_data
 from ..figures.measure import DATA, Measurement
 from ..figures.models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
 from ..figures.supervision import RECONSTRUCTION, SUPERVISIONS
@@ -117,7 +117,9 @@ def evaluate(
     for figure in figures:
         absent = missing_data(figure.select(models)[0], data) if data and figure.claims else []
         not_measured = " ".join(dict.fromkeys(filter(None, absent)))
-        not_measured = not_measured or f"Not measured for these models: {describe(figure, ', ')}."
+        not_measured = (
+            not_measured or f"Not measured for these models: {describe_figure(figure, ', ')}."
+        )
         for claim in figure.claims:
             sets_of_models = [
                 _Assigned(

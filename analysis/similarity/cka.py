@@ -47,8 +47,8 @@ def layer_gram(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """`gram` of a layer (example, ...), summed over parts of its channels, for all cores."""
     channels = math.prod(values.shape[1:]) if values.shape[1:].is_fully_defined() else 1
     parts = tf.reshape(values, (tf.shape(values)[0], math.gcd(CHANNEL_PARTS, channels), -1))
-    kernels, of_mean = gram(tf.transpose(parts, (1, 0, 2)))
-    return tf.reduce_sum(kernels, axis=0), tf.reduce_sum(of_mean, axis=0)
+    kernels, mean_square = gram(tf.transpose(parts, (1, 0, 2)))
+    return tf.reduce_sum(kernels, axis=0), tf.reduce_sum(mean_square, axis=0)
 
 
 def pairwise_hsic(kernels_x: tf.Tensor, kernels_y: tf.Tensor) -> tf.Tensor:
@@ -90,11 +90,11 @@ def gram(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     mean = tf.reduce_mean(x, axis=-2, keepdims=True)
     centred = x - mean
     n = tf.cast(tf.shape(x)[-2], tf.float32)
-    of_mean = n * tf.reduce_sum(mean**2, axis=(-2, -1))
-    return tf.matmul(centred, centred, transpose_b=True), of_mean
+    mean_square = n * tf.reduce_sum(mean**2, axis=(-2, -1))
+    return tf.matmul(centred, centred, transpose_b=True), mean_square
 
 
-def unbiased(kernels: tf.Tensor, of_mean: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def unbiased(kernels: tf.Tensor, mean_square: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """U-centred kernels (..., n, n) of size 1, and scales (..., 3): how large they were.
 
     With A the kernel without its diagonal, r its row sums and s their sum,
@@ -115,7 +115,7 @@ def unbiased(kernels: tf.Tensor, of_mean: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     total = tf.reduce_sum(rows, axis=-1)[..., None, None] / (n - 1.0)
     kernel = kernel - rows[..., :, None] - rows[..., None, :] + total
     kernel = tf.linalg.set_diag(kernel, tf.zeros_like(rows))
-    return kernel, tf.stack([size, trace, trace + of_mean], axis=-1)
+    return kernel, tf.stack([size, trace, trace + mean_square], axis=-1)
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:
@@ -202,14 +202,15 @@ def cka_statistic(
     """The `Statistic` of `cka`: between all layers of one model, or of two."""
 
     def step(images: tf.Tensor, *taps: Taps) -> dict[str, Any]:
-        every = [x for model_taps in taps for x in model_taps.values()]
-        kernels, scales = layer_kernels(every)
+        layers = [x for model_taps in taps for x in model_taps.values()]
+        kernels, scales = layer_kernels(layers)
         terms = hsic_terms(images, kernels, scales)
         if len(taps) == 2:
-            of_x, of_y = kernels[: len(taps[0])], kernels[len(taps[0]) :]
+            # CKA expected by chance: half a batch lies between the images of the two models.
+            kernels_x, kernels_y = kernels[: len(taps[0])], kernels[len(taps[0]) :]
             half = tf.shape(kernels)[-1] // 2
-            shifted = tf.roll(of_y, [half, half], axis=[-2, -1])
-            terms["rows"]["permuted"] = pairwise_hsic(of_x, shifted)[None]
+            shifted = tf.roll(kernels_y, [half, half], axis=[-2, -1])
+            terms["rows"]["permuted"] = pairwise_hsic(kernels_x, shifted)[None]
         return terms | {"layers": names_of_layers(taps)}
 
     def finish(totals: Totals) -> xr.Dataset:

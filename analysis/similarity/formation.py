@@ -337,8 +337,13 @@ class FormationRecorder(Recorder):
 
     def _facts(self) -> dict[str, Any]:
         """Attributes of the result."""
-        facts = {"model": self._name, "examples": int(self._sizes.sum()), "units": "1"}
-        facts |= {"batch_size": int(self._sizes.max()), "images": self._digest()}
+        facts = {
+            "model": self._name,
+            "examples": int(self._sizes.sum()),
+            "units": "1",
+            "batch_size": int(self._sizes.max()),
+            "images": self._digest(),
+        }
         facts["estimator"] = ESTIMATOR
         if self._probes:
             (_, labels), (_, wanted), num_classes = self._probes

@@ -168,8 +168,8 @@ def localization_statistic(
 def own_contrast(maps: np.ndarray, own_patches: np.ndarray) -> float:
     """CKA with the own patch minus mean CKA with other patches, averaged over tokens.
 
-    `maps` are of shape (token, patch). The number does not depend on how many images there are, as
-    that of tokens whose own patch has the largest of many noisy values does.
+    `maps` are of shape (token, patch). Unlike the share of tokens whose own patch has the largest
+    CKA, the number does not depend on how many images there are.
     """
     own = maps[np.arange(len(maps)), own_patches]
     others = (maps.sum(axis=1) - own) / (maps.shape[1] - 1)
@@ -185,15 +185,15 @@ def edge_contrast(maps: np.ndarray, own_patches: np.ndarray, is_edge: np.ndarray
     """
     is_other = np.ones(maps.shape, bool)
     is_other[np.arange(len(maps)), own_patches] = False
-    of_edge = is_edge[own_patches]
-    if is_edge.all() or of_edge.all() or not of_edge.any():
+    is_own_edge = is_edge[own_patches]
+    if is_edge.all() or is_own_edge.all() or not is_own_edge.any():
         return np.nan
     sides = [
         np.sum(maps * (is_other & side), axis=1) / np.sum(is_other & side, axis=1)
         for side in (is_edge, ~is_edge)
     ]
     contrast = sides[0] - sides[1]
-    return float(contrast[of_edge].mean() - contrast[~of_edge].mean())
+    return float(contrast[is_own_edge].mean() - contrast[~is_own_edge].mean())
 
 
 def _contrasts(batches: dict[str, np.ndarray], result: xr.DataArray) -> dict[str, Any]:
@@ -295,8 +295,8 @@ def _constant(terms: np.ndarray) -> np.ndarray:
     of the kernel, so the CKA of such a representation would be a ratio of rounding errors.
     """
     hsic, largest_hsic, centred, raw = np.moveaxis(terms, -1, 0)
-    # float32 rounds by at most 6e-8 of a value: of equal examples, a share of about 4e-15 remains,
-    # and a little more where their mean is rounded too.
+    # float32 rounds by at most 6e-8 of a value. After centring, equal examples therefore keep about
+    # 4e-15 of their squares, and a little more if their mean is rounded too.
     return (centred <= 1e-12 * raw) | (hsic <= NEGLIGIBLE * largest_hsic)
 
 

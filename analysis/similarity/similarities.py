@@ -142,7 +142,7 @@ def similarities_statistic(
     tokens: str | None = None,
 ) -> Statistic[xr.Dataset]:
     """The `Statistic` of `similarities`."""
-    selected = _chosen(measures, tokens)
+    selected = select_measures(measures, tokens)
     models = (features_x,) if features_y is None else (features_x, features_y)
     grids = [features.facts.grid for features in models]
     names = [measure.name for measure in selected]
@@ -199,8 +199,9 @@ def similarities_statistic(
         facts: dict[str, Any] = {
             "model_x": model_name(models[0]),
             "model_y": model_name(models[-1]),
+            "estimator": "of the images of each batch; jackknife over batches",
+            "units": "1",
         }
-        facts |= {"estimator": "of the images of each batch; jackknife over batches", "units": "1"}
         facts["settings"] = [
             f"{measure.name}: {name}={value:g}"
             for measure in selected
@@ -231,7 +232,7 @@ def disagreement(values: np.ndarray) -> np.ndarray:
     return np.fmax.reduce(places) - np.fmin.reduce(places)  # of those that are not NaN
 
 
-def _chosen(measures: Sequence[str | Measure] | None, tokens: str | None) -> list[Measure]:
+def select_measures(measures: Sequence[str | Measure] | None, tokens: str | None) -> list[Measure]:
     """The list of `Measure`; a `ValueError` for what is none."""
     if tokens is not None:
         require_word(tokens, POOLED)

@@ -110,20 +110,20 @@ def p_value(limits: Callable[[float], Limits], null: float = 0.0) -> float:
 def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> np.ndarray:
     """The level of each of several tests at which `alpha` holds for all (Holm 1979).
 
-    The i-th smallest of m p-values is compared with `alpha / (m - i)`, i from 0, and from the first
-    that is larger on, all with its level.
+    P-values are compared in ascending order, the i-th of m (i from 0) with `alpha / (m - i)`. The
+    level of the first one above its level is also the level of all larger ones.
     """
     order = np.argsort(p_values)
     levels = np.full(len(p_values), alpha)
-    for rank, at in enumerate(order):
+    for rank, test in enumerate(order):
         levels[order[rank:]] = alpha / (len(order) - rank)
-        if p_values[at] > levels[at]:
+        if p_values[test] > levels[test]:
             break
     return levels
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, equal values sharing the mean of theirs."""
+    """Ranks from 0; equal values have the mean of their ranks."""
     from scipy.stats import rankdata  # takes a quarter of the start of a drawing process
 
     return rankdata(values) - 1

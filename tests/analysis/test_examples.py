@@ -45,8 +45,8 @@ def marked(name):
     return name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
 
 
-# It trains a new Keras model.
-TRACED_ANEW = {"linear_probe"}
+# They make a new Keras model, or functions.
+TRACED_ANEW = {"linear_probe", "grounded_similarity"}
 
 
 @pytest.fixture

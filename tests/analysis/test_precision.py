@@ -26,12 +26,15 @@ TOLERANCES = {"mixed_bfloat16": 0.04, "mixed_float16": 5e-3, "float64": 2e-5}
 # accuracies of few examples.
 COARSE = {"knn_accuracy", "ridge_probe", "select_l2", "clustering", "object_clustering"}
 COARSE |= {"similarities", "position_attribution", "cca", "pwcca", "predict", "concept_erasure"}
-COARSE |= {"stitching"}
+COARSE |= {"stitching", "grounded_similarity"}
 COARSE_TOLERANCE = 0.3
 # Sums of signed gradients, and logarithms of amplitudes far below the largest, round more.
 ILL_CONDITIONED = {"integrated_gradients", "frequency_amplitude"}
 QUICK = {"cka"}
-assert set(public_measurements()) >= QUICK
+# In mixed precision, these alone are computed in graphs, as all are in float64. Without graphs, a
+# match of the few keypoints jumps.
+IN_GRAPHS = QUICK | {"keypoint_correspondence"}
+assert set(public_measurements()) >= IN_GRAPHS
 
 
 def make_models(policy):
@@ -132,7 +135,11 @@ def marked(name):
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in public_measurements()])
-def test_mixed_precision_changes_a_measurement_by_its_rounding(name, names_of_policy, in_float32):
+def test_mixed_precision_changes_a_measurement_by_its_rounding(
+    name, names_of_policy, in_float32, request
+):
+    if name not in IN_GRAPHS:
+        request.getfixturevalue("without_graphs")
     check(name, "mixed_bfloat16", names_of_policy, in_float32)
 
 

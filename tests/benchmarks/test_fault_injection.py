@@ -265,6 +265,8 @@ def test_results_are_on_the_disk_before_their_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize("place", [0, 1])
 def test_only_the_first_of_several_workers_writes_results(tmp_path, monkeypatch, place):
     monkeypatch.setattr(store, "this_worker", lambda strategy: (place, 2))
-    stored = store.keep(xr.DataArray(np.arange(3.0)), tmp_path / "a.nc", "key", {"seconds": 1})
+    stored = store.store_result(
+        xr.DataArray(np.arange(3.0)), tmp_path / "a.nc", "key", {"seconds": 1}
+    )
     assert stored.attrs == {"key": "key", "seconds": 1}
     assert os.listdir(tmp_path) == (["a.nc"] if place == 0 else [])

@@ -29,7 +29,7 @@ COORDS = {
     **{"tokens": ["cls", "random", "attended"], "measure": ["CKA", "RSA", "Procrustes"]},
     **{"l2": [0.1, 10.0, 1000.0], "batch_norm": [False, True], "k": [5, 20], "top": [1, 5]},
     **{"difficulty": ["easy", "hard"], "average": ["image", "point"], "threshold": [0.1, 0.05]},
-    **{"object": range(3)},
+    **{"object": range(3), "function": ["disagreement", "divergence"]},
 }
 
 
@@ -118,6 +118,13 @@ def results(seed=0):
             "measure layer_x layer_y", similarity=(0, 1), stderr=(0, 0.02)
         ).assign(dataset("layer_x layer_y", disagreement=(0, 1))),
         "last_layer_cka": dataset("model_x model_y part", cka=(0.1, 1)),
+        "grounded_similarity": dataset(
+            "measure function",
+            correlation=(0.1, 0.5),
+            correlation_low=(-0.3, 0.1),
+            correlation_high=(0.5, 0.9),
+            p_value=(0.01, 0.1),
+        ),
         "head_similarity": dataset(
             "order subset layer", head_similarity, cka=(0.2, 0.8), stderr=errors
         ).assign(distance=subsets.copy(data=np.sort(subsets.values))),

@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any, TypeGuard, cast
 
 from vit_tf.checkpoints.folders import Folder
-from vit_tf.checkpoints.released import Checkpoint
+from vit_tf.checkpoints.released import ReleasedCheckpoint
 from vit_tf.checkpoints.weight_maps import (
     CLIP,
     HALF,
@@ -220,7 +220,7 @@ def read_timm_config(config: dict) -> dict:
     }
 
 
-def config_from_name(checkpoint: Checkpoint) -> dict:
+def config_from_name(checkpoint: ReleasedCheckpoint) -> dict:
     """The dict of `read_timm_config` for a public checkpoint of timm; {} for other checkpoints."""
     name, size = checkpoint.name.removeprefix("timm/"), checkpoint.resolution
     if name == checkpoint.name:

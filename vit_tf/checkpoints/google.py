@@ -289,8 +289,14 @@ def convert_mixer(tensors: Tensors, options: LoadOptions) -> Conversion:
     side = square(tensors, "stem/kernel", *patch)
     grid = file_grid(num_tokens, (0,), side, options.image_shape)
     arguments = (layers, width, tokens_mlp, channels_mlp, "gelu_tanh")
-    sizes = {"P": side, "C": channels, "D": width, "N": num_tokens}
-    sizes |= {"T": tokens_mlp, "M": channels_mlp}
+    sizes = {
+        "P": side,
+        "C": channels,
+        "D": width,
+        "N": num_tokens,
+        "T": tokens_mlp,
+        "M": channels_mlp,
+    }
     ends = "stem embedding linear P P C D\npre_head_layer_norm norm norm D"
     mapping = read_table(ends, FLAX, sizes) | mixer_arguments(grid, channels, *arguments)
     mapping |= read_blocks(MIXER_BLOCK, FLAX, sizes, "MixerBlock_#/", layers)
@@ -307,8 +313,13 @@ def mixer_arguments(
     activation: str,
 ) -> dict:
     """The arguments of a Mixer."""
-    sizes = {"num_layers": layers, "hidden_dim": width, "patch_size": grid.stride}
-    sizes |= {"tokens_mlp_dim": tokens_mlp, "channels_mlp_dim": channels_mlp}
+    sizes = {
+        "num_layers": layers,
+        "hidden_dim": width,
+        "patch_size": grid.stride,
+        "tokens_mlp_dim": tokens_mlp,
+        "channels_mlp_dim": channels_mlp,
+    }
     return sizes | {"image_shape": pixels(grid, channels), "activation": activation}
 
 

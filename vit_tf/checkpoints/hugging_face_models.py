@@ -205,10 +205,16 @@ def convert_dinov3(folder: Folder, options: LoadOptions) -> Conversion:
     gated = config.flag("use_gated_mlp", False)
     if gated:
         config.require("hidden_act", "silu")
-    arguments = {"image_shape": image_shape, "num_heads": heads}
-    arguments |= {"epsilon": config.number("layer_norm_eps"), "layer_scale": 1.0}
-    arguments |= {"num_layers": layers, "mlp_dim": hidden, "key_bias": biases["key"]}
-    arguments |= {"activation": "swiglu" if gated else config.activation()}
+    arguments = {
+        "image_shape": image_shape,
+        "num_heads": heads,
+        "epsilon": config.number("layer_norm_eps"),
+        "layer_scale": 1.0,
+        "num_layers": layers,
+        "mlp_dim": hidden,
+        "key_bias": biases["key"],
+        "activation": "swiglu" if gated else config.activation(),
+    }
     ends = "embeddings.patch_embeddings embedding/patches patches C D P\nnorm norm norm D"
     mapping = ends_map(ends, width, patch, channels)
     mapping |= WeightMap(arguments, unused=("embeddings.mask_token",))
@@ -278,8 +284,13 @@ SIGLIP_ENDS = """
 def _encoder_arguments(config: Config, heads: int, options: LoadOptions) -> tuple[WeightMap, int]:
     """(`WeightMap` of the blocks of an encoder, channels of its MLP)."""
     layers, hidden = config.integer("num_hidden_layers"), config.integer("intermediate_size")
-    arguments = {"num_layers": layers, "num_heads": heads, "mlp_dim": hidden}
-    arguments |= {"num_classes": options.num_classes or None, "activation": config.activation()}
+    arguments = {
+        "num_layers": layers,
+        "num_heads": heads,
+        "mlp_dim": hidden,
+        "num_classes": options.num_classes or None,
+        "activation": config.activation(),
+    }
     sizes = {"D": config.integer("hidden_size"), "M": hidden}
     blocks = read_blocks(CLIP_BLOCK, TORCH, sizes, "encoder.layers.#.", layers)
     return WeightMap(arguments, new=("head/*",)) | blocks, hidden

@@ -367,7 +367,7 @@ def _convert_family(
 
 
 def _build(
-    conversion: Conversion, options: LoadOptions, public: released.Checkpoint | None
+    conversion: Conversion, options: LoadOptions, public: released.ReleasedCheckpoint | None
 ) -> VisionModel:
     """The model of a conversion, with the preprocessing of its name or, without one, its family."""
     height, width, channels = conversion.mapping.arguments["image_shape"]

@@ -31,8 +31,9 @@ SIZES = {"tiny": "Ti", "small": "S", "small_plus": "S+", "base": "B", "base_plus
 SIZES |= {"large": "L", "huge": "H", "huge_plus": "H+", "giant": "g", "gigantic": "bigG"}
 SIZES |= {"so400m": "So400m", "giantopt": "g-opt", "1b": "1B", "3b": "3B"}
 
-# In these tables a line that begins with a paper has the fields of `Checkpoint` for the names in
-# the lines below it; braces stand for each of their words. `family` precedes the size in `variant`.
+# In these tables a line that begins with a paper has the fields of `ReleasedCheckpoint` for the
+# names in the lines below it; braces stand for each of their words. `family` precedes the size in
+# `variant`.
 
 # Paths in Google's buckets; bit_models' 480 is the resolution of BiT-HyperRule for images of
 # ImageNet's size, and big_vision's names are those of its `two_towers.py`.
@@ -242,7 +243,7 @@ def bundled_models() -> dict[str, Path]:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class ReleasedCheckpoint:
     """A public file of weights, and what its tensors do not state."""
 
     name: str
@@ -333,7 +334,7 @@ def require_known_model(path_or_name: str) -> None:
 
 
 def fetch(path_or_name: str) -> tuple:
-    """(path, `Checkpoint` or None) of a file, folder, bundled model or name, downloaded once."""
+    """(path, `ReleasedCheckpoint` or None) of a file, folder or name; it is downloaded once."""
     if path_or_name.startswith(HUB):
         return snapshot(path_or_name), None
     require_known_model(path_or_name)
@@ -352,7 +353,7 @@ def fetch(path_or_name: str) -> tuple:
         raise not_fetched(checkpoint.url, place, error) from error
 
 
-def _download(checkpoint: Checkpoint) -> str:
+def _download(checkpoint: ReleasedCheckpoint) -> str:
     if checkpoint.hub:
         from huggingface_hub import hf_hub_download
 
@@ -392,8 +393,8 @@ def _expand(pattern: str) -> list[str]:
 
 def _checkpoint(
     name: str, url: str, variant: str | None, fields: dict, **more: object
-) -> Checkpoint:
-    """A `Checkpoint` of the fields of a row, as text, its resolution where the name ends in it."""
+) -> ReleasedCheckpoint:
+    """The `ReleasedCheckpoint` of the fields of a row; its name may end in its resolution."""
     facts: dict[str, Any] = {"variant": variant, **more, **fields}
     ending = re.search(r"_(\d+)(?=[._]|$)", name)
     # A row without a resolution has a name that ends in it.
@@ -403,25 +404,27 @@ def _checkpoint(
         crop = 0.9 if resolution == 224 else 1
     facts |= {"crop": None if crop == "squeezed" else float(crop), "resolution": resolution}
     facts["values"] = VALUES[facts.get("values", "half")]
-    return Checkpoint(name, url, **facts)
+    return ReleasedCheckpoint(name, url, **facts)
 
 
-def _in_bucket(name: str, fields: dict) -> Checkpoint:
+def _in_bucket(name: str, fields: dict) -> ReleasedCheckpoint:
     """A checkpoint in a bucket of Google's, whose path is its name."""
     size = re.search(r"(R\d+x\d)|/(?:ViT-|Mixer-)?((?:R\d*[+_](?:ViT-)?)?[A-Z]i?)_(\d+)", name)
     variant = size and (size[1] or f"{size[2].replace('_', '+')}/{size[3]}")
     return _checkpoint(name, f"https://storage.googleapis.com/{name}.npz", variant, fields)
 
 
-def _on_hub(name: str, variant: str | None, fields: dict, file: str, **more: object) -> Checkpoint:
+def _on_hub(
+    name: str, variant: str | None, fields: dict, file: str, **more: object
+) -> ReleasedCheckpoint:
     """A checkpoint of a file of a repository on the Hugging Face hub."""
     url, more = f"https://huggingface.co/{name}/resolve/main/{file}", {"crop": "timm"} | more
     more |= {"interpolation": "bicubic", "hub": (name, file)}
     return _checkpoint(name, url, variant, fields, **more)
 
 
-def _checkpoints() -> Iterator[Checkpoint]:
-    """Every `Checkpoint`."""
+def _checkpoints() -> Iterator[ReleasedCheckpoint]:
+    """Every `ReleasedCheckpoint`."""
     yield from (_in_bucket(*row) for row in _rows(BUCKETS))
     for row in AUGREG.strip().splitlines():
         size, augmentation, decay, dropout, *tunings = row.split()

@@ -330,8 +330,11 @@ def _dinov3_blocks(tensors: Tensors, width: int, layers: int, scales: str) -> We
             name = f"attn.{path[0]}_bias"
             stored = first + name in tensors
             rows.append(f"{name} {path}/bias {'same' if stored else 'zeros'} D")
-    arguments = {"num_layers": layers, "mlp_dim": hidden}
-    arguments |= {"activation": "swiglu" if gated else "gelu"}
+    arguments = {
+        "num_layers": layers,
+        "mlp_dim": hidden,
+        "activation": "swiglu" if gated else "gelu",
+    }
     sizes = {"D": width, "M": hidden, "E": 2 * hidden if gated else hidden}
     mapping = read_blocks("\n".join(rows), TORCH, sizes, "blocks.#.", layers)
     return WeightMap(arguments) | mapping
@@ -419,8 +422,14 @@ def convert_mixer(tensors: Tensors, options: LoadOptions) -> Conversion:
     image = config.get("image_shape")
     grid = file_grid(num_tokens, (0,), patch, options.image_shape, image)
     arguments = (layers, width, tokens_mlp, channels_mlp, config.get("activation", "gelu"))
-    sizes = {"N": num_tokens, "D": width, "T": tokens_mlp, "M": channels_mlp}
-    sizes |= {"C": channels, "P": patch}
+    sizes = {
+        "N": num_tokens,
+        "D": width,
+        "T": tokens_mlp,
+        "M": channels_mlp,
+        "C": channels,
+        "P": patch,
+    }
     mapping = read_table("stem.proj embedding patches C D P\nnorm norm norm D", TORCH, sizes)
     mapping |= google.mixer_arguments(grid, channels, *arguments)
     mapping |= read_blocks(MIXER_BLOCK, TORCH, sizes, "blocks.#.", layers)

@@ -62,8 +62,8 @@ def custom_gradient(function: Callable[..., tuple]) -> Callable:
     `keras.ops.custom_gradient` does the same, but TensorFlow registers the gradient anew for each
     graph that calls the function, and the registry keeps every such graph for good
     (tensorflow/tensorflow#35044). Here the graphs call one that is traced once for each dtype,
-    rank and number of channels. So decorate a function at the top of a module, or cache the
-    function that decorates: each decoration is traced, and kept, for itself.
+    rank and number of channels. Each decoration is traced, and kept, by itself: decorate functions
+    of a module, or cache the decorated function.
     """
     with_gradient = keras.ops.custom_gradient(function)
     if keras.backend.backend() != "tensorflow":
@@ -88,7 +88,7 @@ def custom_gradient(function: Callable[..., tuple]) -> Callable:
 
 
 def compiled_elementwise(function: Callable) -> Callable:
-    """A function of tensors, element by element, which XLA makes one loop of on TensorFlow.
+    """Compiles an elementwise function of tensors to one loop, with XLA, on TensorFlow.
 
     TensorFlow passes over memory once for each operation. XLA compiles anew for each shape, which
     takes a few hundredths of a second for a formula, and makes whole models no faster on a CPU.

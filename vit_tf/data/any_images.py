@@ -4,7 +4,7 @@ import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import keras
 import numpy as np
@@ -95,6 +95,14 @@ def in_known_form(images: Any) -> Any:
     if isinstance(images, Mapping):
         image, label = _keys_of(images)
         return in_known_form((images[image], images[label]) if label else images[image])
+    if isinstance(images, list) and images and all(isinstance(x, Mapping) for x in images):
+        rows = cast(list[Mapping], images)
+        return in_known_form({key: [row[key] for row in rows] for key in rows[0]})
+    if isinstance(images, list) and images and all(_is_labelled(x) for x in images):
+        alone, labels = zip(*images, strict=True)
+        return in_known_form((list(alone), np.array(labels)))
+    if hasattr(images, "to_numpy") and getattr(images, "ndim", None) == 1:
+        images = np.asarray(images)  # a column of pandas
     if isinstance(images, list) and images and isinstance(images[0], list | int | float):
         images = np.asarray(images)
         is_8_bit = images.dtype.kind == "i" and images.min() >= 0 and images.max() <= 255
@@ -112,14 +120,20 @@ def in_known_form(images: Any) -> Any:
     array = _from_torch(images)
     if not isinstance(array, np.ndarray):
         return array
-    if array.dtype == object:
-        return list(array)
+    if array.dtype.kind in "OTU":
+        return array.tolist()
     # The first of three axes may be that of grey images: only PyTorch's arrays are single images.
     if array.ndim == 4 or (array.ndim == 3 and array is not images):
         channels, *size = array.shape[-3:]
         is_first = channels in CHANNELS and size[-1] not in CHANNELS and channels < min(size)
         return np.moveaxis(array, -3, -1) if is_first else array
     return array
+
+
+def _is_labelled(example: Any) -> bool:
+    """Whether a member of a list is a pair of an image and its label."""
+    is_pair = isinstance(example, tuple) and len(example) == 2
+    return is_pair and isinstance(example[1], int | np.integer)
 
 
 def is_one_image(images: Any) -> bool:

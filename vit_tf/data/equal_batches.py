@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.batches import Shard, without_autotune
+from vit_tf.data.preprocessing import require_finite_images
 
 BATCH_SIZE = 128
 SEED = 0
@@ -56,7 +57,7 @@ def batch_arrays(arrays: Any, rule: BatchRule = RANDOM) -> tf.data.Dataset:
     Rows are gathered when their batch is read, so that arrays are not copied as a whole.
 
     Raises:
-        ValueError: if the arrays differ in their numbers of rows.
+        ValueError: if the arrays differ in their numbers of rows, or images are not finite.
     """
     leaves = arrays if isinstance(arrays, tuple) else (arrays,)
     counts = [leaf.shape[0] for leaf in leaves]
@@ -65,6 +66,9 @@ def batch_arrays(arrays: Any, rule: BatchRule = RANDOM) -> tf.data.Dataset:
             "Expected as many labels as images. "
             f"Received: arrays of {', '.join(map(str, counts))} examples"
         )
+    # The position of an image in the data is known before they are put in another order.
+    if not rule.keep_order and len(leaves[0].shape) > 2:
+        require_finite_images(leaves[0])
     with tf.device("CPU"):
         tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
 

@@ -248,8 +248,9 @@ def check_dtype(features: Any, dtype: str) -> None:
     expected = value_range(features)
     words = f"in {interval(*expected)}" if expected else "in the range that the model expects"
     raise ValueError(
-        f"Expected float images {words}, as vit_tf.Preprocessing makes them, or features that "
-        f"declare `integer_images = True`. Received: {dtype} images for "
+        f"Expected float images {words}, or a model that states how integers become such: "
+        "model.preprocessing = vit_tf.Preprocessing.from_range((height, width), low, high), or of "
+        f"a function `integer_images = True`. Received: {dtype} images for "
         f"{getattr(features, 'name', None) or getattr(features, '__name__', 'features')}"
     )
 
@@ -326,7 +327,7 @@ def require_levels(images: np.ndarray) -> None:
         )
 
 
-def require_finite(images: Any, first: int = 0) -> None:
+def require_finite_images(images: Any, first: int = 0) -> None:
     """Raises a ValueError that names the first image with a value that is not finite."""
     images = np.asarray(images)
     if not np.issubdtype(images.dtype, np.floating) or np.isfinite(np.sum(images)):
@@ -337,7 +338,7 @@ def require_finite(images: Any, first: int = 0) -> None:
         values = "NaN" if np.isnan(images[place]).any() else "infinite values"
         raise ValueError(
             f"Expected images with finite values. Received: {values} in image {first + place} "
-            f"of the data (from 0), {int((~finite).sum())} of {len(images)} images of its batch"
+            f"of the data (from 0), {int((~finite).sum())} of the {len(images)} images around it"
         )
 
 

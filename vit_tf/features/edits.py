@@ -16,7 +16,7 @@ from keras import ops
 
 from vit_tf.common.backend import Tensor, require_tensorflow
 from vit_tf.common.names import as_patterns, lookup, match
-from vit_tf.features.recorder import find_taps
+from vit_tf.features.recorder import find_taps, names_its_layers
 from vit_tf.features.submodels import TapModel, submodel
 from vit_tf.features.tokens import TokenGrid, prefix_names
 from vit_tf.torch_models import is_torch_module
@@ -191,7 +191,7 @@ def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[s
                 f"Expected model to be a keras.Model. Received: {type(model).__name__}"
             )
         features = None
-        tap_names = tuple(model.taps if hasattr(model, "intermediates") else find_taps(model))
+        tap_names = tuple(model.taps if names_its_layers(model) else find_taps(model))
     wanted = match(as_patterns(patterns), tap_names) if patterns else tap_names[-1:]
     edits_of_taps: dict[str, list[Edit]] = {}
     for pattern, edit in edits.items():

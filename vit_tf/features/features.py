@@ -105,6 +105,11 @@ class ModelFacts:
         return None if None in size else cast(tuple[int, int], size)
 
     @property
+    def score_kind(self) -> ScoreKind:
+        """What turns the class scores into probabilities; softmax where it is not known."""
+        return self.scores.kind if self.scores else ScoreKind.SOFTMAX
+
+    @property
     def expected_images(self) -> Preprocessing:
         """The preprocessing of the images; where it is not known, to values in [-1, 1]."""
         if self.preprocessing is not None:

@@ -42,6 +42,7 @@ PROBE_SIZE = (48, 48)  # of an image that a converter of images of any size is t
 PROBE_TOLERANCE = 0.01  # of the range of values, for other arithmetic of the same interpolation
 OTHER_CONVERTER = "its image converter does what no vit_tf.Preprocessing does"
 PLAIN = (keras.layers.Dropout, keras.layers.GaussianNoise, keras.layers.Identity)
+PLAIN += (keras.layers.InputLayer,)
 ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "TrueDivide", "GetItem", "Stack", "Cast")
 
 
@@ -71,8 +72,11 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
         size = resizing.height, resizing.width
         aspect = "crop" if resizing.crop_to_aspect_ratio else None
         aspect = "pad" if resizing.pad_to_aspect_ratio else aspect
-        how = {"interpolation": resizing.interpolation, "antialias": resizing.antialias}
-        how |= {"aspect": aspect}
+        how = {
+            "interpolation": resizing.interpolation,
+            "antialias": resizing.antialias,
+            "aspect": aspect,
+        }
     (channels,) = recorder.input_spec(model)[0][3:] or (1,)  # of images without such an axis
     if not np.allclose(ends, [[0.0], [1.0]]):
         values = _range_before(*ends)
@@ -175,11 +179,11 @@ def _first_resizing(model: keras.Model) -> keras.layers.Resizing | None:
     graph = recorder.functional_graph(model)
     for node in recorder.graph_nodes(graph) if graph is not None else ():
         layer = node.operation
-        if isinstance(layer, keras.Model):
-            return _first_resizing(layer)
+        if isinstance(layer, keras.Model) and (resizing := _first_resizing(layer)):
+            return resizing
         if isinstance(layer, keras.layers.Resizing) and layer.interpolation in INTERPOLATIONS:
             return layer
-        if not isinstance(layer, keras.layers.InputLayer) and not _rescales(layer):
+        if not _rescales(layer):
             return None
     return None
 
@@ -194,7 +198,7 @@ def _run_graph(
         layer, first = node.operation, values.get(id(next(iter(node.input_tensors), None)))
         if first is None:
             continue  # a constant of the model's own
-        if isinstance(layer, keras.Model):
+        if isinstance(layer, keras.Model) and not _rescales(layer):
             nested = recorder.functional_graph(layer)
             return _run_graph(layer, first, inside) if nested else (first, inside)
         if not _rescales(layer):
@@ -218,8 +222,15 @@ def _run_layers(model: keras.Model, values: Any) -> Any:
 
 
 def _rescales(layer: Any) -> bool:
-    """Whether a layer or operation does no more to a batch of images than rescale or move it."""
+    """Whether a layer or operation does no more to a batch of images than rescale or move it.
+
+    A model does not if its layers do not, as one of augmentations.
+    """
     kind = type(layer)
+    if isinstance(layer, keras.Model):
+        graph = recorder.functional_graph(layer)
+        parts = list(graph.operations if graph is not None else layer.layers)
+        return bool(parts) and all(map(_rescales, parts))
     if kind.__module__.startswith("keras.src.ops."):
         return kind.__name__ in ARITHMETIC
     return ".layers.preprocessing." in kind.__module__ or isinstance(layer, PLAIN)

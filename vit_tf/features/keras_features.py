@@ -38,7 +38,6 @@ from vit_tf.features.structure import ModelGraph
 from vit_tf.features.submodels import (
     TapModel,
     describe_taps,
-    names_its_layers,
     submodel,
     with_class_scores,
 )
@@ -91,7 +90,7 @@ class KerasFeatures(Features):
         )
 
     def with_model(self, model: keras.Model) -> KerasFeatures:
-        source = submodel(model, "*") if names_its_layers(model) else model
+        source = submodel(model, "*") if recorder.names_its_layers(model) else model
         return KerasFeatures(source, self.facts, self._scores, is_whole=self._is_whole)
 
     def segments(self) -> Sequence[Any]:
@@ -164,7 +163,7 @@ class KerasFeatures(Features):
         if name is None and vectors:
             require_scores_named(self.name, vectors)
         if name is None and not self._scores.is_head:
-            last = f"whose last layer, {self._scores.tap!r}, has no kernel"
+            last = f"whose output, {self._scores.tap!r}, is no vector of a layer with a kernel"
             raise no_class_scores(self.name, last)
         name = name or self._scores.tap
         layers = (*(x for x in self.facts.layers if x != name), name)

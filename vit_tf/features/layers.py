@@ -268,7 +268,7 @@ KINDS = {
     "output_tokens": Kind("representations on a known grid", _output_tokens, is_detailed=True),
     "lens": Kind("blocks on a known grid", _lens, with_scores=True),
     "stitched": Kind("blocks on a known grid", _lens),
-    "erased": Kind("representations", _Model.representations, True, is_detailed=True),
+    "scored": Kind("representations", _Model.representations, True, is_detailed=True),
     "patching": Kind("blocks of tokens on a known grid", _patching, with_scores=True),
     "maps": Kind("maps through its depth, as convolutions make them", _maps),
     "class_maps": Kind(

@@ -180,6 +180,12 @@ def _scale_and_shift(preprocessing: Preprocessing) -> tuple[np.ndarray, np.ndarr
 def to_common_range(images: Images, preprocessing: Preprocessing) -> Images:
     """Images that a model expects, with values in [-1, 1], which `PreprocessedFeatures` undoes."""
     scale, shift = _scale_and_shift(preprocessing)
+    if images.shape[-1] is not None and len(scale) not in (1, images.shape[-1]):
+        raise ValueError(
+            f"Expected a preprocessing of {images.shape[-1]} channels, as the images have: "
+            "vit_tf.Preprocessing.from_range((height, width), low, high, "
+            f"num_channels={images.shape[-1]}). Received: one of {len(scale)} channels"
+        )
     images = (images - shift) / scale
     return images[..., ::-1] if preprocessing.channel_order == "bgr" else images
 

@@ -372,6 +372,11 @@ class _Watched:
         return self._activation(self._keep((self._position, self._number, ACTIVATION), x))
 
 
+def names_its_layers(model: Any) -> bool:
+    """Whether a whole model computes its taps by itself, as models of this package do."""
+    return hasattr(model, "intermediates")
+
+
 def named_layers(model: keras.Model) -> list[tuple]:
     """Pairs (slash-joined path, layer) of all nested layers; siblings of one name are numbered."""
     return [(path, layer) for path, layer in named_operations(model) if is_layer(layer)]

@@ -90,7 +90,7 @@ def find_scores(model: keras.Model, output: str | None = None) -> Scores:
     such as the argument of a softmax in a layer's own code, is computed from its probabilities.
     `output` is the name of one of several outputs.
     """
-    if hasattr(model, "intermediates"):
+    if recorder.names_its_layers(model):
         # Models of this package without a head end in a norm, or in what they pool.
         return Scores(model.taps[-1], model.taps[-1], is_head=model.taps[-1] == "logits")
     shape, dtype = recorder.input_spec(model)

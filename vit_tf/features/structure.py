@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-MAX_LAYERS = 40  # of the representations
+MAX_LAYERS = 40  # of a model without blocks
 OF_SUBLAYERS = r"/(attention|mlp|token_mixing|channel_mixing)\d*$"
 
 
@@ -77,8 +77,8 @@ def find_representations_among(entries: Sequence[LayerEntry]) -> dict[str, bool]
        with a sum or concatenation of paths or with a separable convolution; the last output of a
        group with weights, or in which paths are joined, is a representation. Expansions, in the
        wide middle of a separable block, are in no group.
-    3. In a model whose skips start at sums, what lies between a sum and the next kernel belongs to
-       the next block, such as its norm, and is in no group.
+    3. In a model whose skips start at sums or concatenations, what lies between one of them and the
+       next kernel belongs to the next block, such as its norm, and is in no group.
     4. The vector that a last fully connected layer reads is one; its output, the scores of
        classes, is not.
 
@@ -89,8 +89,11 @@ def find_representations_among(entries: Sequence[LayerEntry]) -> dict[str, bool]
     end = _num_before_head(entries)
     last_join = max((i for i, entry in enumerate(entries[:end]) if not entry.is_single), default=-1)
     pairs = pairwise(entries[:end])
-    # Where a skip starts at a sum, the norm behind another sum is the first layer of its branch.
-    is_preactivated = any(a.is_sum and a.is_single and not b.is_single for a, b in pairs)
+    # Where a skip starts at a sum or concatenation, the norm behind another one is the first layer
+    # of its branch.
+    is_preactivated = any(
+        (a.is_sum or a.kind == "Concatenate") and a.is_single and not b.is_single for a, b in pairs
+    )
     is_before_kernel = False  # between a sum and the kernel of the next block
     marks: dict[str, bool] = {}
     previous, weighted, end_of_block = None, False, ""
@@ -150,11 +153,13 @@ def graph_of_entries(entries: Sequence[LayerEntry]) -> ModelGraph:
     blocks = [name for index, name in enumerate(names) if marks[name] or index < first_end]
     of_kinds = Counter(entry.kind for entry in entries if entry.has_blocks)
     repeated = max([*of_kinds.values(), sum(entry.is_sum for entry in entries)], default=0)
+    if not any(marks.values()):
+        names = blocks = spread(names, MAX_LAYERS)
     return ModelGraph(
-        tuple(spread(names, MAX_LAYERS)),
-        tuple(spread(blocks if any(marks.values()) else names, MAX_LAYERS)),
+        tuple(names),
+        tuple(blocks),
         entries[-1].tap if entries else None,
-        num_repeated=repeated if len(names) < repeated else 0,
+        num_repeated=repeated if len(marks) < repeated else 0,
     )
 
 

@@ -187,7 +187,7 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
         outputs = _tensors(model)
         taps = match(patterns, list(outputs))
         return _tap_model(model, model.inputs[0], {tap: outputs[tap] for tap in taps}, name)
-    if names_its_layers(model):
+    if recorder.names_its_layers(model):
         taps = match(patterns, model.taps)
         images = keras.Input(model.image_shape, name="images")
         outputs = model.intermediates(images)
@@ -322,11 +322,6 @@ def _tap_model(
     return TapModel(images, outputs, name=name, **facts)
 
 
-def names_its_layers(model: Any) -> bool:
-    """Whether a whole model computes its taps by itself, as models of this package do."""
-    return hasattr(model, "intermediates")
-
-
 @dataclass(frozen=True)
 class ModelTaps:
     """The taps of a model in depth order, and what its structure shows about them.
@@ -344,7 +339,7 @@ class ModelTaps:
 
 def describe_taps(model: keras.Model) -> ModelTaps:
     """The taps of a built Keras model, computed attention weights and residual terms included."""
-    if names_its_layers(model):
+    if recorder.names_its_layers(model):
         source = submodel(model, "*")
         shapes = {tap: tuple(x.shape[1:]) for tap, x in source.output.items()}
         scores = find_scores(model)
@@ -377,9 +372,9 @@ def graph_of(model: keras.Model) -> ModelGraph:
     one of its class and contains several layers of one class, such as the encoder of a ViT, and a
     model inside the model are opened: their layers count as the model's own, and operations of
     functional models, such as a sum, count as layers. Among these, `find_representations_among`
-    finds the representations. Of more than 40, 40 are chosen, evenly spread.
+    finds the representations. Where no block ends, at most 40 are chosen, evenly spread.
     """
-    if names_its_layers(model):
+    if recorder.names_its_layers(model):
         return ModelGraph.from_names(model.taps)
     return graph_of_entries(_entries(model, recorder.trace_taps(model)))
 
@@ -425,7 +420,9 @@ def _opened(container: Any, prefix: str, all_calls: Sequence[_CallOfLayer]) -> I
     stages = {type(call.layer) for call in calls if _is_stage(call, all_calls)}
     for call in calls:
         layer = call.layer
-        is_single = single is None or (layer.name, call.number) in single
+        is_single = single is None or single.get((layer.name, call.number), False)
+        if is_single is None:
+            continue
         # A stage ends with what one of its blocks returns, or its layer that merges positions.
         is_stage = is_single and type(layer) in stages and _last_inside(call, all_calls)
         # A stack may also run one block again and again.
@@ -499,19 +496,79 @@ def _is_stack(layer: Any) -> bool:
     )
 
 
-def _single_tensors(graph: Any) -> set[tuple[str, int]]:
-    """Calls of layers, by name and number, after which one tensor is all that is read."""
+def _single_tensors(graph: Any) -> dict[tuple[str, int], bool | None]:
+    """Calls of layers, by name and number, to whether one tensor is all that is read after them.
+
+    None stands for calls from which the deepest output of the graph is not computed, such as those
+    of another head or of an auxiliary classifier.
+    """
     nodes = recorder.graph_nodes(graph)
-    last_use = {id(x): index for index, node in enumerate(nodes) for x in node.input_tensors}
-    last_use |= {id(x): len(nodes) for x in graph.outputs}
-    alive, single, numbers = {id(x) for x in graph.inputs}, set(), Counter()
+    ancestors: dict[int, int] = {}  # of each tensor, the nodes that compute it, as bits
+    has_kernel = 0
+    for index, node in enumerate(nodes):
+        bits = 1 << index
+        has_kernel |= bits if _has_kernel(node.operation) else 0
+        for tensor in node.input_tensors:
+            bits |= ancestors.get(id(tensor), 0)
+        ancestors |= {id(x): bits for x in node.outputs}
+    deepest = max(graph.outputs, key=lambda x: (ancestors.get(id(x), 0) & has_kernel).bit_count())
+    is_needed = ancestors.get(id(deepest), 0)
+    last_use = {
+        id(x): index
+        for index, node in enumerate(nodes)
+        for x in node.input_tensors
+        if is_needed >> index & 1
+    }
+    last_use[id(deepest)] = len(nodes)
+    last_use |= _uses_before_long_skips(graph, ancestors, last_use)
+    alive, single, numbers = {id(x) for x in graph.inputs}, {}, Counter()
     for index, node in enumerate(nodes):
         numbers[node.operation.name] += 1
+        call = node.operation.name, numbers[node.operation.name]
+        if not is_needed >> index & 1:
+            single[call] = None
+            continue
         alive |= {id(x) for x in node.outputs}
         alive = {x for x in alive if last_use.get(x, -1) > index}
-        if len(alive) == 1 and id(node.outputs[0]) in alive:
-            single.add((node.operation.name, numbers[node.operation.name]))
+        single[call] = len(alive) == 1 and id(node.outputs[0]) in alive
     return single
+
+
+def _uses_before_long_skips(
+    graph: Any, ancestors: Mapping[int, int], last_use: Mapping[int, int]
+) -> dict[int, int]:
+    """The last use before a skip around smaller maps, as in a U-Net, of the tensors it starts at.
+
+    Such a skip makes no block of the stages that it goes around: it waits for a sum or a
+    concatenation while all else that is still needed are smaller maps, computed from its start.
+    """
+    nodes = recorder.graph_nodes(graph)
+    joins = [type(node.operation).__name__ in ("Add", "Concatenate") for node in nodes]
+    # The last use of each tensor that is no sum or concatenation.
+    inner_use = {id(x): -1 for x in graph.inputs}
+    for index, node in enumerate(nodes):
+        inner_use |= {id(x): -1 for x in node.outputs}
+        inner_use |= {id(x): index for x in node.input_tensors if not joins[index]}
+    tensors, skips = {}, {}
+    for index, node in enumerate(nodes):
+        tensors |= {id(x): x for x in node.outputs}
+        tensors = {i: x for i, x in tensors.items() if last_use.get(i, -1) > index}
+        needed = [i for i in tensors if inner_use[i] > index]
+        for start in tensors.keys() - {*needed}:
+            is_around = all(
+                _num_positions(tensors[start]) > _num_positions(tensors[i]) > 1
+                and ancestors[start] & ~ancestors[i] == 0
+                for i in needed
+            )
+            if needed and is_around and last_use[start] < len(nodes):
+                skips[start] = inner_use[start]
+    return skips
+
+
+def _num_positions(tensor: Tensor) -> int:
+    """Rows times columns of a map; 1 for what is no map of known size."""
+    rows, columns = tensor.shape[1:3] if len(tensor.shape) == 4 else (1, 1)
+    return (rows or 1) * (columns or 1)
 
 
 def _sums(graph: Any) -> set[str]:

@@ -95,7 +95,7 @@ class ModuleFeatures(TorchFeatures):
         name = name or self._described.graph.scores
         if name is None:
             shape = self._described.output_shape
-            outputs = {0: "one number", 1: "channels that no kernel computes"}
+            outputs = {0: "one number", 1: "channels that no classifier computes"}
             output = outputs.get(len(shape), f"tokens or maps of shape {shape}")
             form = f"which returns {output} for each image"
             # Its user may have squeezed the one logit of a binary classifier.

@@ -108,8 +108,12 @@ class ScaledConv2D(layers.Conv2D):
         strides: int | Sequence[int] = 1,
         **kwargs: Any,
     ):
-        fixed = {"use_bias": False, "padding": "same", "data_format": LAST}
-        fixed |= {"kernel_initializer": "lecun_normal"}
+        fixed = {
+            "use_bias": False,
+            "padding": "same",
+            "data_format": LAST,
+            "kernel_initializer": "lecun_normal",
+        }
         super().__init__(filters, kernel_size, strides, **fixed | kwargs)
 
     def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:

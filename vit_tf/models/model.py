@@ -223,7 +223,9 @@ def name_after(model: keras.Model, source: str | os.PathLike) -> keras.Model:
         source = os.fspath(source).removeprefix("hf://").rstrip("/")
         folder, file = os.path.split(os.path.abspath(source) if os.path.exists(source) else source)
         stem = re.sub(r"\.(keras|npz|safetensors|pth|pt|tar|bin)$", "", file)
-        model.name = os.path.basename(folder) if stem == "model" and folder else stem
+        stem = os.path.basename(folder) if stem == "model" and folder else stem
+        # TensorFlow traces no model with another name.
+        model.name = re.sub(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_.>-]", "_", stem).lstrip("_") or model.name
     return model
 
 

@@ -112,6 +112,7 @@ def as_inference(module: torch.nn.Module) -> Iterator[None]:
     """
     modules = [m for m in module.modules() if not isinstance(m, torch.jit.ScriptModule)]
     scripted = [m for m in module.modules() if isinstance(m, torch.jit.ScriptModule)]
+    scripted = [m for m in scripted if hasattr(m, "training")]  # a frozen one has no mode
     modes = [(m, m.training) for m in modules]
     scripted_modes = [(m, m.training) for m in scripted]
     try:

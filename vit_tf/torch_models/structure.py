@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from vit_tf.torch_models.axes import RESHAPING
-from vit_tf.torch_models.dataflow import ADDITIONS, Dataflow, Junction
+from vit_tf.torch_models.dataflow import ADDITIONS, Dataflow, Junction, Operation
 
 # Operations that return the values that they are given, in inference.
 PASSING = (*RESHAPING, "squeeze", "contiguous", "dropout", "dropout1d", "dropout2d")
@@ -18,6 +19,10 @@ PASSING += ("alpha_dropout",)
 BEHIND_KERNELS = (*PASSING, *ADDITIONS, "sub", "mul", "div", "__sub__", "__mul__", "__rmul__")
 BEHIND_KERNELS += ("__truediv__", "mean", "adaptive_avg_pool2d", "avg_pool2d", "__getitem__")
 BEHIND_KERNELS += ("softmax", "log_softmax", "sigmoid", "float", "to", "type", "transpose")
+
+
+# Modules of these packages return embeddings of images, which their last kernel projects.
+EMBEDDERS = re.compile(r"(open_clip|clip|transformers\.models\.\w*clip\w*)\.")
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Structure:
         num_repeated: number of submodules of one class, where no blocks are found.
         is_random: whether the module draws random numbers, with which it may shuffle its tokens.
         has_head: whether a kernel computes the vector that the module returns; what a pooling or a
-            normalization returns are channels, and no class scores.
+            normalization returns are channels, and what a CLIP model returns is an embedding.
     """
 
     blocks: tuple[str, ...] = ()
@@ -203,7 +208,7 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
     by_path = {call.path: call for call in calls}
     is_known = "" in by_path and by_path[""].value is not None
     single = flow.single_values() if is_known else {}
-    has_head = not is_known or _has_head(by_path[""], flow)
+    has_head = not is_known or _has_head(by_path, flow)
     # Paths that are joined inside of a block of the first kind belong to it.
     siblings = [by_path[path] for path in find_blocks(calls)]
     joins = [join for join in flow.junctions(single) if _has_positions(join.operation.shape)]
@@ -264,8 +269,12 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
     )
 
 
-def _has_head(root: Call, flow: Dataflow) -> bool:
-    """Whether a kernel computes what a module returns, behind which are its bias or scale alone."""
+def _has_head(calls: Mapping[str, Call], flow: Dataflow) -> bool:
+    """Whether a module returns class scores: a kernel computes them, but for a bias or a scale.
+
+    The kernel that projects the embedding of a CLIP model computes none.
+    """
+    root = calls[""]
     declared = getattr(root.module, "num_classes", None)
     width = 0 if root.output is None else root.output.shape[-1]
     if root.has_logits or (width and declared == width):
@@ -276,7 +285,10 @@ def _has_head(root: Call, flow: Dataflow) -> bool:
         if operation.name not in BEHIND_KERNELS or len({*operation.sources}) > 1:
             return False
         operation = producers.get(operation.sources[0])
-    return operation is not None
+    if operation is None:
+        return False
+    around = [call.module for p, call in calls.items() if is_inside(operation.path + ".", p)]
+    return not any(EMBEDDERS.match(type(module).__module__) for module in [root.module, *around])
 
 
 def _owner(join: Junction, calls: Sequence[Call], single: Mapping[int, int]) -> str:
@@ -342,19 +354,30 @@ def _before_join(join: Junction, calls: Sequence[Call]) -> tuple[str | None, str
 def _passing(calls: Sequence[Call], flow: Dataflow) -> Iterator[str]:
     """The layers that return what they are given, and from the class scores on."""
     leaves = [c for c in calls if not any(True for _ in c.module.children())]
-    weighted = [i for i, c in enumerate(leaves) if any(True for _ in c.module.parameters())]
-    last = weighted[-1] if weighted else len(leaves)
-    for index, call in enumerate(leaves):
-        operations = {operation.name for operation in flow.operations[call.first : call.end]}
+    scores: set[int] = set()  # vectors after which no kernel comes, and what they give
+    for call in leaves:
+        has_kernel = any(parameter.dim() > 1 for parameter in call.module.parameters())
         is_vector = call.output is not None and not _has_positions(call.output.shape)
-        if index == last:
-            has_kernel = any(parameter.dim() > 1 for parameter in call.module.parameters())
-            last = last if has_kernel and is_vector else len(leaves)
+        if has_kernel and is_vector and call.value is not None:
+            scores |= _scores_from(call.value, flow.operations[call.end :])
+    for call in leaves:
+        operations = {operation.name for operation in flow.operations[call.first : call.end]}
         is_same = False
         if call.source is not None and call.output is not None and operations <= {*PASSING}:
             is_same = same_values(call.source, call.output)
-        if index >= last or is_same:
+        if call.value in scores or is_same:
             yield call.path
+
+
+def _scores_from(value: int, operations: Sequence[Operation]) -> set[int]:
+    """A value and those that operations compute from it; none if one of them has a kernel."""
+    values = {value}
+    for operation in operations:
+        if values & {*operation.sources}:
+            if operation.has_kernel:
+                return set()
+            values |= {*operation.results}
+    return values
 
 
 def _has_positions(shape: Sequence[int]) -> bool:

@@ -17,16 +17,15 @@ ROOT = "__module."
 def as_model(module: torch.nn.Module, size: tuple[int, int] | None = None) -> TorchModule:
     """Wraps a PyTorch module, traced or not, as a model of images of a size (height, width).
 
-    Without a size, or for one that the module does not take, it is that of the module itself.
+    The module's own size is used if none is given, or if the module does not take the given one.
     """
-    is_script = isinstance(module, torch.jit.ScriptModule)
-    kind = TracedModule if is_script else TorchModule
-    model = kind(module, size)
+    model_class = TracedModule if isinstance(module, torch.jit.ScriptModule) else TorchModule
+    model = model_class(module, size)
     if size is not None:
         try:
             model.trace(model.image_shape())
         except ValueError:
-            return kind(module)
+            return model_class(module)
     return model
 
 
@@ -65,15 +64,16 @@ class TracedModule(TorchModule):
     def _outputs(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """What each submodule returns for images, and the module itself."""
         module = cast(torch.jit.ScriptModule, self.module)  # this class opens no others
-        function, names, parameters = _with_outputs(module)
         try:
+            function, names, parameters = _with_outputs(module)
             with torch.no_grad():
                 result, *values = function(images, *parameters)
         except RuntimeError as error:  # whatever an operation of its graph raises
             raise ValueError(
-                f"Expected images that {self.name}, a traced module, can compute: it may hold the "
-                "batch or image size that it was traced with; measure the module that was traced. "
-                f"Received: shape {tuple(images.shape)}"
+                f"Expected images that {self.name} can compute, and a module of torch.jit.trace: "
+                "PyTorch does not show the layers of torch.jit.script, and a traced module may "
+                "hold the batch or image size that it was traced with. Measure the module that was "
+                f"traced or scripted. Received: shape {tuple(images.shape)}"
             ) from error
         outputs = {name: x for name, x in zip(names, values, strict=True) if x.dim()}
         returned = returned_tensor(result)

@@ -13,7 +13,7 @@ from vit_tf.common.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.common.names import format_list
 from vit_tf.data.batches import explained_batches, require_finite_length
 from vit_tf.data.labels import require_labels
-from vit_tf.data.preprocessing import require_finite, require_images_of
+from vit_tf.data.preprocessing import require_finite_images, require_images_of
 from vit_tf.distribute.strategies import (
     current_shard,
     of_every_worker,
@@ -65,7 +65,7 @@ def _ranks_of(model: keras.Model, dataset: tf.data.Dataset) -> tuple[np.ndarray,
     ranks, count = [], 0
     for images, labels in explained_batches(batches):
         require_images_of(model, images)  # of a dataset of unknown static size
-        require_finite(images, count)
+        require_finite_images(images, count)
         ranks.append(_ranks(score(images), labels))
         count += len(images)
     if not ranks:

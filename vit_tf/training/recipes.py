@@ -119,16 +119,16 @@ class Recipe:
             object.__setattr__(self, "augment", _as_layers(self.augment))
         check_fields(self)
         warmup, name = self.warmup_epochs, self._optimizer
-        in_run = warmup is None or warmup < self.epochs
-        expect(in_run, "warmup_epochs", f"None or in [0, epochs={self.epochs})", self)
-        alone = self.warmup_steps is None or warmup is None
-        expect(alone, "warmup_steps", "None or >= 0 without warmup_epochs", self)
+        ends_in_run = warmup is None or warmup < self.epochs
+        expect(ends_in_run, "warmup_epochs", f"None or in [0, epochs={self.epochs})", self)
+        has_one_unit = self.warmup_steps is None or warmup is None
+        expect(has_one_unit, "warmup_steps", "None or >= 0 without warmup_epochs", self)
         lookup("optimizer", name, OPTIMIZERS)  # an unknown one raises
         lookup("loss", self.loss, dict.fromkeys(LOSSES))
-        unsmoothed = self.loss == "softmax" or not self.label_smoothing
-        expect(unsmoothed, "label_smoothing", "0 for loss='sigmoid'", self)
-        without = self.momentum is None or name != "adamw"
-        expect(without, "momentum", "None for optimizer='adamw'", self)
+        can_smooth = self.loss == "softmax" or not self.label_smoothing
+        expect(can_smooth, "label_smoothing", "0 for loss='sigmoid'", self)
+        takes_momentum = self.momentum is None or name != "adamw"
+        expect(takes_momentum, "momentum", "None for optimizer='adamw'", self)
         for field in ("epsilon", "layer_decay"):
             expect(getattr(self, field) is None or name != "sgd", field, "None for SGD", self)
 
@@ -192,8 +192,14 @@ class Recipe:
             serialize = keras.saving.serialize_keras_object
             fields["augment"] = [serialize(layer) for layer in self.augment]
         later = ("warmup_steps", "momentum", "epsilon", "layer_decay", "optimizer")
-        off = {"erase": 0.0, "gradient_accumulation_steps": 1, "augment": (), "loss": "softmax"}
-        off |= {"first_learning_rate": 0.0, "last_learning_rate": 0.0}
+        off = {
+            "erase": 0.0,
+            "gradient_accumulation_steps": 1,
+            "augment": (),
+            "loss": "softmax",
+            "first_learning_rate": 0.0,
+            "last_learning_rate": 0.0,
+        }
         off |= {"erase_noise": False, "mix_per_batch": False} | dict.fromkeys(later)
         return {k: v for k, v in fields.items() if k not in off or v != off[k]}
 
@@ -295,7 +301,7 @@ LOSSES = ("softmax", "sigmoid")
 
 
 def _settable(schedule: "WarmupDecay") -> "WarmupDecay | float":
-    """The schedule of an optimizer; for a constant one its number, which callbacks can change."""
+    """The learning rate of an optimizer; a constant one is a number, which callbacks can change."""
     return schedule.peak if schedule.decay == CONSTANT else schedule
 
 
@@ -515,7 +521,7 @@ BIT = "Kolesnikov et al. 2020, https://arxiv.org/abs/1912.11370, section 3.2 (Bi
 
 @dataclasses.dataclass(frozen=True)
 class PublishedRecipe:
-    """All that a paper says of a training on ImageNet; `vit_tf.recipe` gives it by name.
+    """The settings of a paper for training on ImageNet; `vit_tf.recipe` returns them by name.
 
     Attributes:
         source: the paper.

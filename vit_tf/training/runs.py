@@ -31,7 +31,7 @@ from vit_tf.data.preprocessing import (
     far_values,
     fix_image_shape,
     interval,
-    require_finite,
+    require_finite_images,
     require_images_of,
     value_range,
 )
@@ -257,7 +257,7 @@ def _as_batches(data: Any, split: str, batch_size: int | None, seed: int | None 
             raise ValueError(f"Expected {split} data of at least one image. Received: none")
         for start in range(0, len(arrays[0]), BATCH_SIZE):
             # Here their numbers are those of the arrays, which are shuffled below.
-            require_finite(arrays[0][start : start + BATCH_SIZE], start)
+            require_finite_images(arrays[0][start : start + BATCH_SIZE], start)
         data = tf.data.Dataset.from_tensor_slices(arrays)
         data = data if seed is None else data.shuffle(len(arrays[0]), seed=seed)
         data = data.batch(batch_size)

@@ -76,7 +76,7 @@ def unit_distance_of(model: StudyModel) -> Measurement:
 def unit_distance(mean: xr.Dataset, pixels: xr.DataArray) -> xr.DataArray:
     """`mean_distance` on a unit square, without each batch too where the grid is a square.
 
-    Distances in pixels without a batch are those on a unit square up to the scale of the grid.
+    There, distances in pixels, divided by the side of the grid, are distances on a unit square.
     """
     distance = mean_distance(mean, units="unit")
     if "leave_one_out" not in pixels.attrs or pixels.attrs["rows"] != pixels.attrs["columns"]:
@@ -273,7 +273,7 @@ def supervision_orders_attention(
     The second seed is the control: even two runs with the same supervision have different profiles
     of attention distance.
     """
-    return _closer_profile(labels, masked, seed)
+    return _compare_profiles(labels, masked, seed)
 
 
 @claim(
@@ -296,10 +296,10 @@ def supervision_orders_more_than_size(
 
     The dissimilarity of profiles is defined as for `supervision_orders_attention`.
     """
-    return _closer_profile(labels, masked, larger)
+    return _compare_profiles(labels, masked, larger)
 
 
-def _closer_profile(first: xr.DataArray, far: xr.DataArray, near: xr.DataArray) -> Estimate:
+def _compare_profiles(first: xr.DataArray, far: xr.DataArray, near: xr.DataArray) -> Estimate:
     """How much less similar the profile of a model is to a far model than to a near one."""
     distances = [expect_array(result, ("layer", "head")) for result in (first, far, near)]
     return estimate_over_batches(
@@ -423,7 +423,7 @@ def cls_attention_of(model: StudyModel) -> Measurement | None:
 
 def _patterns_repeat(patterns: xr.Dataset, query: str) -> Estimate:
     """The value of a layer is its mean over the layers of the upper half, itself included."""
-    repetition = of_query(expect_variable(patterns, "repetition", MAPS), query)
+    repetition = select_query(expect_variable(patterns, "repetition", MAPS), query)
     half = upper(np.arange(len(repetition)))
     if np.isnan(repetition[np.ix_(half, half)]).all(axis=1).any():
         raise ValueError(
@@ -499,7 +499,7 @@ def patterns_vary(patterns: xr.Dataset, average: xr.DataArray) -> Estimate:
     1/2), because attention that is diffuse in each image, as that of untrained models, also has a
     low ratio.
     """
-    peaks = of_query(expect_variable(patterns, "peak", ("query", "layer", "head")), "cls")
+    peaks = select_query(expect_variable(patterns, "peak", ("query", "layer", "head")), "cls")
     mean_peak = np.nanmean(upper(peaks))
     if not mean_peak >= SPARSE:
         raise ValueError(
@@ -517,7 +517,7 @@ def patterns_vary(patterns: xr.Dataset, average: xr.DataArray) -> Estimate:
 SPARSE = 0.5  # mean peak of attention to few tokens
 
 
-def of_query(result: xr.DataArray, query: str) -> np.ndarray:
+def select_query(result: xr.DataArray, query: str) -> np.ndarray:
     """Values of one query."""
     names = [str(name) for name in result["query"].values]
     if query not in names:
@@ -579,10 +579,12 @@ FIGURE_11 = FIGURE_2.variant(
 
 def saliency_of(model: StudyModel) -> SharedPass:
     """Overlap of attention with the object in the image."""
-    return statistic("saliency", model, model.require_attention(), _of_union, reads="objects")
+    return statistic(
+        "saliency", model, model.require_attention(), _union_statistic, reads="objects"
+    )
 
 
-def _of_union(features: Features) -> Statistic[xr.Dataset]:
+def _union_statistic(features: Features) -> Statistic[xr.Dataset]:
     """The statistic of saliency, of the union of all masks of an image."""
     inner = attention_saliency.statistic(features)
 
@@ -603,7 +605,7 @@ def saliency_early(saliency: xr.Dataset) -> Estimate:
     objects at the centre. Choosing the best head also raises the value, which it does in untrained
     copies as well.
     """
-    return _over_images(saliency, lambda best: lower(best).mean(), minus_other=True)
+    return _estimate_best_heads(saliency, lambda best: lower(best).mean(), minus_other=True)
 
 
 @claim("saliency.{vit}", "section 4.4, Figure 5", "difference in rise", effect="above", least=0.02)
@@ -621,7 +623,7 @@ def saliency_plateaus(saliency: xr.Dataset) -> Estimate:
         first, third, late = (part.mean() for part in phases(best))
         return third - first - max(late - third, 0)
 
-    return _over_images(saliency, early_minus_late)
+    return _estimate_best_heads(saliency, early_minus_late)
 
 
 @claim(
@@ -645,14 +647,14 @@ def saliency_drops(saliency: xr.Dataset) -> Estimate:
         _, plateau, late = phases(best)
         return late.mean() - plateau.mean()
 
-    return _over_images(saliency, late_minus_plateau)
+    return _estimate_best_heads(saliency, late_minus_plateau)
 
 
-def _over_images(
+def _estimate_best_heads(
     saliency: xr.Dataset, statistic: Callable[[np.ndarray], float], minus_other: bool = False
 ) -> Estimate:
     """A statistic of the CLS query's IoU of the best head of each layer (layer,)."""
-    iou = of_query(expect_variable(saliency, "iou", ("query", "layer", "head")), "cls")
+    iou = select_query(expect_variable(saliency, "iou", ("query", "layer", "head")), "cls")
     if "leave_one_out" not in saliency:
         value = statistic(np.fmax.reduce(iou, axis=-1))
         return descriptive(value, "An interval needs the values without each batch of images")
@@ -685,7 +687,7 @@ FIGURE_5 = Figure(
     results="saliency",
     draw=plot_attention_saliency,
     name="saliency",
-    call="analysis.attention_saliency({model}, images_and_masks)",
+    call="analysis.attention_saliency({model}, vit_tf.data.union_masks(objects))",
     title="IoU of attention and object by layer",
     caption=saliency_caption,
     claims=[saliency_early, saliency_plateaus, saliency_drops],

@@ -8,7 +8,7 @@ import xarray as xr
 from paths import ROOT
 
 from vit_tf.analysis.engine import store
-from vit_tf.analysis.engine.store import base_code, code_of, fingerprint, keep, load
+from vit_tf.analysis.engine.store import base_code, code_of, fingerprint, load_result, store_result
 from vit_tf.analysis.papers.raghu.section4_structure import cka_of
 from vit_tf.analysis.similarity.cka import cka
 from vit_tf.data.files import write_whole
@@ -22,14 +22,14 @@ def result():
 
 def test_results_come_back_under_their_key_only(tmp_path):
     path = tmp_path / "deep" / "distance.nc"
-    assert load(path, "k1") is None
-    kept = keep(result(), path, "k1", {"seconds": 1.5})
-    assert load(path, "k1").identical(kept)
+    assert load_result(path, "k1") is None
+    kept = store_result(result(), path, "k1", {"seconds": 1.5})
+    assert load_result(path, "k1").identical(kept)
     assert kept.equals(result())
     assert kept.attrs == {"seconds": 1.5, "key": "k1"}
-    assert load(path, "k2") is None
-    keep(result().to_dataset(), path, "k2", {})
-    assert load(path, "k1") is None and load(path, "k2") is not None
+    assert load_result(path, "k2") is None
+    store_result(result().to_dataset(), path, "k2", {})
+    assert load_result(path, "k1") is None and load_result(path, "k2") is not None
 
 
 @pytest.mark.parametrize("engine", ["h5netcdf", "netcdf4"])
@@ -37,7 +37,7 @@ def test_readers_of_netcdf_ignore_the_digest(engine, tmp_path):
     if engine == "netcdf4":
         pytest.importorskip("netCDF4")
     path = tmp_path / "distance.nc"
-    keep(result(), path, "k", {})
+    store_result(result(), path, "k", {})
     with xr.open_dataarray(path, engine=engine) as read:
         xr.testing.assert_equal(read, result())
 
@@ -47,13 +47,13 @@ def test_readers_of_netcdf_ignore_the_digest(engine, tmp_path):
 )
 def test_a_corrupt_file_is_no_result(content, tmp_path, caplog):
     path = tmp_path / "distance.nc"
-    keep(result(), path, "k", {})
+    store_result(result(), path, "k", {})
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] if content == b"half" else content)
-    assert load(path, "k") is None
+    assert load_result(path, "k") is None
     assert "distance.nc" in caplog.text and "made again" in caplog.text
-    keep(result(), path, "k", {})
-    assert load(path, "k") is not None
+    store_result(result(), path, "k", {})
+    assert load_result(path, "k") is not None
 
 
 CHANGES = {
@@ -66,25 +66,25 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_file_is_no_result(change, tmp_path, caplog):
     path = tmp_path / "distance.nc"
-    kept = keep(result(), path, "k", {"seconds": 1.5})
+    kept = store_result(result(), path, "k", {"seconds": 1.5})
     CHANGES[change](kept).assign_attrs(key="k").to_netcdf(path)
-    assert load(path, "k") is None
+    assert load_result(path, "k") is None
     assert "changed" in caplog.text
 
 
 @pytest.mark.parametrize("position", [0, 1000, -200, -70, -1])
 def test_no_byte_may_change(position, tmp_path):
     path = tmp_path / "distance.nc"
-    keep(result(), path, "k", {})
+    store_result(result(), path, "k", {})
     content = bytearray(path.read_bytes())
     content[position] ^= 1
     path.write_bytes(content)
-    assert load(path, "k") is None
+    assert load_result(path, "k") is None
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "distance.nc"
-    keep(result(), path, "k1", {})
+    store_result(result(), path, "k1", {})
 
     def fail(partial):
         partial.write_text("half")
@@ -92,7 +92,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
     with pytest.raises(OSError, match="disk full"):
         write_whole(path, fail)
-    assert load(path, "k1") is not None
+    assert load_result(path, "k1") is not None
     assert [p.name for p in tmp_path.iterdir()] == ["distance.nc"]
 
 

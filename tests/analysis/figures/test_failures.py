@@ -173,7 +173,7 @@ def test_a_stop_stops(tmp_path):
 
 
 def test_a_full_disk_stops(tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "keep", raises(OSError(28, "No space left on device")))
+    monkeypatch.setattr(measure, "store_result", raises(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         write([make_figure("good")], tmp_path)
 

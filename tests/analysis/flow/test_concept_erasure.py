@@ -305,7 +305,7 @@ def test_other_concepts_are_refused(vit, rng):
 
 
 @pytest.mark.usefixtures("in_graphs")
-@pytest.mark.slow
+@pytest.mark.long  # a planted truth in a trained ViT; other tests plant some in features
 def test_without_texture_a_classifier_decides_by_shape_if_it_could_learn_it():
     """Linear classifiers on a bundled ViT, of images whose texture shows the class, and without."""
     vit = vit_tf.load("vit-cls-cifar10")

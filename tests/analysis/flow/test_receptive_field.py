@@ -152,6 +152,22 @@ def test_taps_share_backward_passes_and_their_sums_need_none(
         np.testing.assert_allclose(together.sel(layer=tap), expected, rtol=1e-5, atol=atol)
 
 
+def test_a_function_of_several_taps_has_the_same_fields_without_graphs(rng):
+    kernels = rng.normal(size=(2, 3, 3, 3, 3)).astype("float32")
+
+    def features(images):
+        first = tf.nn.relu(tf.nn.conv2d(images, kernels[0], 1, "SAME"))
+        return {"first": first, "second": tf.nn.conv2d(first, kernels[1], 1, "SAME")}
+
+    features.token_grid = vit_tf.TokenGrid(4, 4, 0, 1)
+    images = rng.uniform(size=(2, 4, 4, 3)).astype("float32")
+    in_graph = analysis.receptive_field(features, images)
+    with eager_steps():
+        eagerly = analysis.receptive_field(features, images)
+    assert float(in_graph.min()) >= 0 and float(in_graph.max()) > 0
+    np.testing.assert_allclose(eagerly, in_graph, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_a_tap_without_a_gradient_is_named_among_others():
     image = keras.Input((4, 4, 1))

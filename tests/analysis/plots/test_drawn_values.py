@@ -279,6 +279,24 @@ def test_bands_are_95_percent_intervals(name, errors):
         np.testing.assert_allclose(edges(band), expected, atol=1e-12)
 
 
+def test_correlations_have_their_intervals_and_are_filled_where_significant():
+    result = R.grounded_similarity
+    ax = analysis.plot(result)
+    _, *lines = ax.lines  # after the line at zero
+    functions = result.function.values
+    for name, bars, outline, filled in zip(
+        functions, ax.collections, lines[::2], lines[1::2], strict=True
+    ):
+        own = result.sel(function=name)
+        np.testing.assert_array_equal(outline.get_ydata(), own.correlation)
+        significant = own.correlation.where(own.p_value < 0.05)
+        np.testing.assert_array_equal(filled.get_ydata(), significant)
+        ends = [segment[:, 1] for segment in bars.get_segments()]
+        np.testing.assert_array_equal(ends, np.c_[own.correlation_low, own.correlation_high])
+    assert [text.get_text() for text in ax.get_xticklabels()] == result.measure.values.tolist()
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == functions.tolist()
+
+
 @pytest.mark.parametrize("name, heads", [("distance", [DISTANCE]), ("saliency", SALIENCY)])
 def test_points_are_the_heads_of_each_layer(name, heads):
     for points, values in zip(analysis.plot(LINES[name][0]).collections, heads, strict=True):

@@ -350,8 +350,8 @@ def _run_example(text, name):
         return of_each if tokens == "each" else probe
 
     measured["ridge_probe"] = ridge_probe
-    placeholders = "model other_model images other_images labels masks train test videos pairs"
-    placeholders += " aligned lens kernel embedding grid queries gallery truth folders"
+    placeholders = "model other_model models images other_images labels masks train test videos"
+    placeholders += " pairs aligned lens kernel embedding grid queries gallery truth folders"
     space = dict.fromkeys(placeholders.split())
     recorded = {"attention_distance": xr.concat([RESULTS["attention_distance"]] * 2, "epoch")}
     recorder = SimpleNamespace(result=RESULTS["formation"], results=recorded)
@@ -390,7 +390,7 @@ def test_signatures_of_a_type_checker_are_those_of_the_plots(tmp_path):
         assert re.findall(r"(\w+): ", options) == own
 
 
-@pytest.mark.slow
+@pytest.mark.long  # the notebooks of the documentation count their pictures, too
 def test_a_notebook_shows_each_picture_once(monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
     import nbformat

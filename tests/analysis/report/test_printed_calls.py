@@ -53,12 +53,14 @@ def filled(name):
     return model
 
 
-# A ViT and a ResNet differ in their figures; of the networks of keras.applications, whose layers
-# are all found in one way, one is slow and the others are long.
+# A ViT and a ResNet differ in their figures. The layers of ViTs of other packages, and those of
+# networks of keras.applications, are found in one way: one of each is slow, the others are long.
 LAYERS_MARKS = dict.fromkeys(
-    ("GAP ViT", "Mixer", "functional ViT", "KerasHub ViT", "MobileNetV2"), pytest.mark.slow
+    ("GAP ViT", "Mixer", "functional ViT", "MobileNetV2"), pytest.mark.slow
 )
-LAYERS_MARKS |= dict.fromkeys(("ResNet50", "ConvNeXtTiny", "EfficientNetB0"), pytest.mark.long)
+LAYERS_MARKS |= dict.fromkeys(
+    ("KerasHub ViT", "ResNet50", "ConvNeXtTiny", "EfficientNetB0"), pytest.mark.long
+)
 ALL_VALUES = ("ViT",)  # the others take an hour
 
 
@@ -86,6 +88,7 @@ def test_the_code_of_some_figures_gives_their_results(numbers, count, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_graphs")
 def test_the_code_of_gradients_gives_them_in_units_of_any_model(tmp_path):
     images = keras.Input((32, 32, 3))
     scaled = keras.layers.Rescaling(1 / 127.5, -1)(images)
@@ -119,6 +122,7 @@ def test_the_code_of_pairs_of_models_and_of_annotated_images_gives_the_results(t
 MARKS = {name: pytest.mark.slow if name in ALL_VALUES else pytest.mark.long for name in MAKERS}
 
 
+@pytest.mark.usefixtures("without_graphs")
 @pytest.mark.parametrize("name", marked(MARKS))
 def test_the_code_of_every_figure_gives_its_results(name, tmp_path):
     found = compare({name: filled(name)}, tmp_path)

@@ -7,8 +7,9 @@ import tensorflow as tf
 from keras import Input, Sequential, layers
 from PIL import Image
 
+import vit_tf
 from vit_tf import Preprocessing, analysis
-from vit_tf.data.any_images import as_images, batch_images, in_known_form
+from vit_tf.data.any_images import as_images, batch_images, in_known_form, is_raw
 from vit_tf.data.equal_batches import IN_ORDER
 
 RNG = np.random.default_rng(0)
@@ -233,3 +234,60 @@ def test_arrays_of_keras_datasets_have_labels_in_a_column():
         rows, labels = (np.concatenate(x) for x in zip(*made.as_numpy_iterator(), strict=True))
         np.testing.assert_array_equal(rows, images)
         np.testing.assert_array_equal(labels, CLASSES)
+
+
+def test_rows_pairs_and_columns_of_images_and_labels(tmp_path):
+    """Rows as of Hugging Face's data sets, pairs as of torchvision's, columns as of pandas."""
+    pandas = pytest.importorskip("pandas")
+    images = RNG.integers(0, 256, (6, 4, 4, 3)).astype(np.uint8)
+    labels = np.arange(6) % 3
+    paths = [str(tmp_path / f"{number} a.png") for number in range(6)]
+    for path, image in zip(paths, images, strict=True):
+        Image.fromarray(image).save(path)
+    frame = pandas.DataFrame({"path": paths, "label": labels})
+    pictures = list(map(Image.fromarray, images))
+    labelled = {
+        "rows": [{"image": x, "label": int(y)} for x, y in zip(pictures, labels, strict=True)],
+        "pairs of paths": list(zip(paths, labels.tolist(), strict=True)),
+        "pairs of arrays": list(zip(images, labels, strict=True)),
+        "columns": (frame.path, frame.label),
+    }
+    alone = {"a column": frame.path, "an array of paths": np.array(paths)}
+    plain = Preprocessing.from_range((4, 4), 0, 255)
+    for name, form in (labelled | alone).items():
+        assert is_raw(form)
+        made = batch_images(form, plain, IN_ORDER)
+        if name in alone:
+            rows = np.concatenate(list(made.as_numpy_iterator()))
+        else:
+            rows, found = (np.concatenate(x) for x in zip(*made.as_numpy_iterator(), strict=True))
+            np.testing.assert_array_equal(found, labels, err_msg=name)
+        np.testing.assert_array_equal(rows, images, err_msg=name)
+
+
+def test_an_image_that_is_not_finite_is_named_by_its_position_in_the_data():
+    """Also where images are read in a random order."""
+    model = small_cnn((16, 16, 3))
+    images = RNG.normal(size=(24, 16, 16, 3)).astype(np.float32)
+    images[17, 4, 4, 0] = np.nan
+    labels = np.arange(24) % 2
+    calls = (
+        lambda: analysis.cka(model, images),
+        lambda: vit_tf.extract_features(model, images),
+        lambda: analysis.mistakes(model, (images, labels)),
+        lambda: analysis.cka(model, tf.data.Dataset.from_tensor_slices(images).batch(10)),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match="NaN in image 17 of the data"):
+            call()
+
+
+def test_labels_that_are_no_integers_are_explained():
+    images = RNG.normal(size=(6, 16, 16, 3)).astype(np.float32)
+    model = small_cnn((16, 16, 3))
+    halves, rows = np.arange(6) / 2, np.eye(2, dtype=np.float32)[np.arange(6) % 2]
+    with pytest.raises(ValueError, match="some are NaN or no whole numbers"):
+        analysis.mistakes(model, (images, halves))
+    one_hot = tf.data.Dataset.from_tensor_slices((images, rows)).batch(3)
+    with pytest.raises(ValueError, match=r"label_mode='int'"):
+        analysis.mistakes(model, one_hot)

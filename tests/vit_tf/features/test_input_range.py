@@ -32,6 +32,20 @@ def variances(std):
         ([layers.Rescaling(1 / 255)], (0, 255)),
         ([layers.Rescaling(1 / 127.5, offset=-1)], (0, 255)),
         ([layers.RandomContrast(0.9), layers.Rescaling(1 / 255)], (0, 255)),
+        (
+            [
+                keras.Sequential([layers.RandomFlip(), layers.RandomRotation(0.4)]),
+                layers.Rescaling(1 / 127.5, offset=-1),
+            ],
+            (0, 255),
+        ),
+        (
+            [
+                keras.Sequential([layers.Resizing(8, 8), layers.Rescaling(1 / 255)]),
+                layers.Normalization(mean=IMAGENET[0], variance=variances(IMAGENET[1])),
+            ],
+            (0, 255),
+        ),
         ([layers.Rescaling(2.0, offset=-1)], (0, 1)),
         ([layers.Rescaling(255.0)], (0, 1)),
         ([layers.Rescaling(0.5, offset=0.5)], (-1, 1)),

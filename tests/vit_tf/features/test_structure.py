@@ -5,7 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from functional_models import functional_vit
+from functional_models import functional_densenet, functional_unet, functional_vit
 
 import vit_tf
 from vit_tf.features.structure import LayerEntry, graph_of_entries
@@ -100,3 +100,44 @@ def test_blocks_that_the_rule_misses_are_counted():
     ]
     graph = graph_of_entries(entries)
     assert graph.representations == ("stem", "block3") and graph.num_repeated == 4
+
+
+def test_all_blocks_are_read_however_many_there_are(rng):
+    model = functional_densenet(num_blocks=45)
+    blocks = [f"block_{number}" for number in range(45)]
+    graph = graph_of(model)
+    assert [tap for tap in graph.representations if tap in blocks] == blocks
+    images = rng.normal(size=(2, 16, 16, 3)).astype("float32")
+    taps = vit_tf.submodel(model)(images)
+    outputs = keras.Model(model.inputs, [model.get_layer(name).output for name in blocks])(images)
+    for name, expected in zip(blocks, outputs, strict=True):
+        np.testing.assert_allclose(taps[name], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("heads", ["list", "dict", "softmax", "auxiliary"])
+def test_of_several_heads_the_vector_that_they_read_is_a_representation(heads, rng):
+    layers = keras.layers
+    images = keras.Input((16, 16, 3))
+    first = layers.Conv2D(8, 3, 2, padding="same", activation="relu", name="c1")(images)
+    second = layers.Conv2D(8, 3, 2, padding="same", activation="relu", name="c2")(first)
+    pooled = layers.GlobalAveragePooling2D(name="p")(second)
+    species, sex = layers.Dense(4, name="species")(pooled), layers.Dense(2, name="sex")(pooled)
+    if heads == "auxiliary":
+        sex = layers.Dense(2, name="sex")(layers.GlobalAveragePooling2D(name="q")(first))
+    if heads == "softmax":
+        species, sex = layers.Softmax()(species), layers.Softmax()(sex)
+    output = {"species": species, "sex": sex} if heads == "dict" else [species, sex]
+    model = keras.Model(images, output)
+    representations = graph_of(model).representations
+    assert {"c2", "p"} <= set(representations) <= {"c1", "c2", "p"}
+
+
+def test_skips_of_a_unet_go_around_stages_that_are_read(rng):
+    model = functional_unet(size=16)
+    stages = ["down_0", "down_1", "bottom", "up_1"]
+    assert [tap for tap in graph_of(model).representations if tap in stages] == stages
+    images = rng.normal(size=(2, 16, 16, 3)).astype("float32")
+    taps = vit_tf.submodel(model)(images)
+    for name in stages:
+        expected = keras.Model(model.inputs, model.get_layer(name).output)(images)
+        np.testing.assert_allclose(taps[name], expected, atol=1e-6)

@@ -386,3 +386,15 @@ def test_a_submodel_lists_its_taps_with_their_shapes():
     features.summary(print_fn=printed.append)
     rows = [line.split() for line in printed[0].splitlines()]
     assert rows[-1] == ["block00/mlp/hidden", "(None,", "5,", "10)", "50"]
+
+
+@pytest.mark.parametrize("name", ["my model", "模型", "_a (b)"])
+def test_a_file_with_any_name_is_measured(name, tmp_path, rng):
+    """TensorFlow traces only models whose names are plain."""
+    images = keras.Input((8, 8, 3))
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3, name="c")(images))
+    model = keras.Model(images, keras.layers.Dense(3)(x))
+    model.save(tmp_path / f"{name}.keras")
+    pixels = rng.normal(size=(2, 8, 8, 3)).astype("float32")
+    taps = vit_tf.extract_features(tmp_path / f"{name}.keras", pixels, layers="c")
+    np.testing.assert_allclose(taps["c"], model.get_layer("c")(pixels), atol=1e-6)

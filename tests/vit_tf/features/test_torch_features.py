@@ -400,3 +400,24 @@ def test_a_head_of_another_size_is_traced_again():
     result = analysis.cka(model, IMAGES, layers=["0", "2"])
     expected = {name: by_hand(model, name, IMAGES) for name in ("0", "2")}
     np.testing.assert_allclose(result.cka, analysis.cka(expected).cka, atol=1e-5)
+
+
+class Flagged(nn.Module):
+    """A module with a condition, whose graph PyTorch cannot flatten."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x, is_doubled: bool = False):
+        x = torch.relu(self.conv(x))
+        if is_doubled:
+            x = x * 2
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_module_whose_layers_pytorch_cannot_show_is_refused():
+    scripted = torch.jit.script(Flagged().eval())
+    with pytest.raises(ValueError, match=r"Measure the module that was traced or scripted"):
+        vit_tf.extract_features(scripted, IMAGES)

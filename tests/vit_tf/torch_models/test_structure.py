@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from without_torchvision import import_or_skip
 
 import vit_tf
 from vit_tf import analysis
@@ -368,3 +369,72 @@ def test_class_scores_are_those_of_a_kernel(images, name):
     if name == "scaled probabilities":
         scores = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     np.testing.assert_allclose(scores, output, atol=1e-6)
+
+
+def encoder_of_open_clip(kind):
+    """A tiny image encoder of open_clip with a projection, and the pixels of its images."""
+    open_clip, _ = import_or_skip("open_clip"), import_or_skip("timm")
+    if kind == "ViT":
+        vision = {"image_size": SIDE, "layers": 2, "width": 24, "patch_size": 8, "head_width": 8}
+        text = {"context_length": 8, "vocab_size": 50, "width": 16, "heads": 2, "layers": 1}
+        return open_clip.CLIP(16, vision, text).visual
+    if kind == "ResNet":
+        return open_clip.modified_resnet.ModifiedResNet([1, 1, 1, 1], 16, 4, SIDE, 8)
+    projected = {"embed_dim": 16, "image_size": SIDE, "proj": kind.split()[1], "pool": "avg"}
+    return open_clip.timm_model.TimmModel("test_resnet", **projected)
+
+
+@pytest.mark.parametrize("kind", ["ViT", "ResNet", "timm linear", "timm mlp"])
+def test_embeddings_of_clip_models_are_no_class_scores(images, kind):
+    """What open_clip projects is refused; a kernel of one's own behind it computes scores."""
+    encoder = encoder_of_open_clip(kind).eval()
+    assert analysis.features_of(encoder).facts.scores is None
+    with pytest.raises(ValueError, match=r"model with class scores. Received: .* no classifier"):
+        analysis.mistakes(encoder, (images, np.arange(6) % 5))
+    classifier = nn.Sequential(encoder, nn.Linear(16, 5)).eval()
+    features = analysis.features_of(classifier, "scores")
+    with torch.no_grad():
+        expected = classifier(as_torch(images)).numpy()
+    np.testing.assert_allclose(features(images)["logits"], expected, atol=1e-5)
+
+
+def test_the_projection_of_a_clip_model_of_transformers_is_an_embedding(images):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 40, "image_size": SIDE, "patch_size": 8, "projection_dim": 16}
+    config = transformers.CLIPVisionConfig(**sizes)
+    projected = transformers.CLIPVisionModelWithProjection(config).eval()
+    assert analysis.features_of(projected).facts.scores is None
+    whole = transformers.CLIPConfig(vision_config=sizes, num_labels=5)
+    classifier = transformers.CLIPForImageClassification(whole).eval()
+    assert analysis.features_of(classifier).facts.num_classes == 5
+
+
+class TwoHeads(nn.Module):
+    """Two convolutions, and class scores of either, of which one or both are returned."""
+
+    def __init__(self, output):
+        super().__init__()
+        self.c1, self.c2 = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, 1, 1)
+        self.head, self.other, self.end = nn.Linear(8, 4), nn.Linear(8, 2), nn.Softmax(-1)
+        self.output = output
+
+    def forward(self, x):
+        first = torch.relu(self.c1(x))
+        second = torch.relu(self.c2(first))
+        scores = self.end(self.head(second.mean((2, 3))))
+        return self.output(scores, self.other(first.mean((2, 3))), second)
+
+
+RETURNED = {
+    "one": lambda scores, other, maps: scores,
+    "a tuple": lambda scores, other, maps: (scores, other),
+    "a dict": lambda scores, other, maps: {"logits": scores, "other": other},
+    "maps too": lambda scores, other, maps: [scores, maps],
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_class_scores_of_no_head_are_a_representation(images, name):
+    module = TwoHeads(RETURNED[name]).eval()
+    assert set(layers_read(module, images)) == {"c1", "c2"}
