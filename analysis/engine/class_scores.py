@@ -17,8 +17,8 @@ ClassesLike: TypeAlias = int | str | Sequence[int | str] | None
 NUM_SHOWN = 8  # images on which a model shows how many classes it scores
 MAX_CLASSES = 5  # that are explained where none are given
 ONE_SCORE = (
-    "Expected scores of two classes or more, or a model that ends in one sigmoid, the probability "
-    "of the second of two classes. Received: scores {}"
+    "Expected scores of two classes or more, or one output that is a sigmoid, whose value is the "
+    "probability of the second of two classes. Received: scores {}"
 )
 
 
