@@ -2,7 +2,7 @@
 
     python benchmarks/families.py [torch | keras] [NAME ...]
 
-Prints a row of docs/guides/pytorch.md or docs/guides/ten-lines.md for each family, with random
+Prints a row of docs/guides/pytorch.md or docs/guides/your-own-model.md for each family, with random
 weights. The blocks of a family are stated here by hand, as patterns of the paths of its submodules
 or layers; what they return is kept by hooks, and compared with the values that are read.
 """
@@ -149,7 +149,9 @@ KERAS_HUB |= {
         r".*_csp_transition_activation",
         {"image_shape": (64, 64, 3), "stem_filters": 8, "stem_kernel_size": 3, "stem_strides": 1}
         | {"stackwise_depth": [1, 2, 2], "stackwise_strides": [1, 2, 2]}
-        | {"stackwise_num_filters": [8, 16, 24], "block_type": "dark_block", "stage_type": "csp"},
+        | {"stackwise_num_filters": [8, 16, 24], "block_type": "dark_block", "stage_type": "csp"}
+        | {"bottle_ratio": (0.5, 1.0, 1.0), "block_ratio": (1.0, 0.5, 0.5), "stem_padding": "same"}
+        | {"expand_ratio": (2.0, 1.0, 1.0)},
     ),
     "HGNetV2Backbone": (
         r".*_stage_\d_block_\d",

@@ -20,7 +20,7 @@ class ModelGraph:
         blocks: those of them that are the outputs of blocks, and the embedding.
         scores: the tap that holds what the model returns; None where it is not known.
         num_repeated: how many blocks there are of one kind, where there are more of them than
-            representations; otherwise 0.
+            representations, or layers on long paths that are no blocks; otherwise 0.
     """
 
     representations: tuple[str, ...]
@@ -125,7 +125,8 @@ def find_representations_among(entries: Sequence[LayerEntry]) -> dict[str, bool]
         if weighted:
             marks[entry.tap] = bool(end_of_block)
         previous = entry
-    if end < len(entries) and end and _is_vector(entries[end - 1]):
+    # Of a model of several classifiers, what comes before the last is the scores of another.
+    if end < len(entries) and end and _is_vector(entries[end - 1]) and entries[end - 1].is_single:
         marks.setdefault(entries[end - 1].tap, False)
     return marks
 
@@ -159,8 +160,22 @@ def graph_of_entries(entries: Sequence[LayerEntry]) -> ModelGraph:
         tuple(names),
         tuple(blocks),
         entries[-1].tap if entries else None,
-        num_repeated=repeated if len(marks) < repeated else 0,
+        num_repeated=repeated if len(marks) < repeated else _num_in_long_paths(entries),
     )
+
+
+def _num_in_long_paths(entries: Sequence[LayerEntry]) -> int:
+    """Kernels on paths that are joined after maps of three sizes, which are more than one block."""
+    most, kernels, sizes = 0, 0, set()
+    for entry in entries:
+        if entry.is_single:
+            kernels, sizes = 0, set()
+            continue
+        kernels += entry.has_kernel
+        if len(entry.shape) == 4 and not _is_vector(entry):
+            sizes.add(entry.shape[1:3])
+        most = max(most, kernels) if len(sizes) > 2 else most
+    return most
 
 
 def spread(items: Sequence, most: int) -> list:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -146,6 +148,13 @@ def _without_dispatch() -> Iterator[None]:
         yield
     finally:
         functional.has_torch_function = before
+
+
+def is_weighted_mean(args: tuple) -> bool:
+    """Whether arguments of `torch.einsum` multiply attention weights with values, as `@` does."""
+    equation = args[0].replace(" ", "") if args and isinstance(args[0], str) else ""
+    is_product = re.fullmatch(r"(\w)(\w)(\w)(\w),\1\2\4(\w)->\1\2\3\5", equation)
+    return bool(is_product) and len(args) == 3 and axes.label_of(args[1]) == axes.WEIGHTS
 
 
 class Execution(TorchFunctionMode):
@@ -290,6 +299,8 @@ class Execution(TorchFunctionMode):
             result = self._attend(*args, **kwargs)
         elif name in MULTIPLICATIONS and axes.label_of(args[0]) == axes.WEIGHTS:
             result = self._apply_weights(func, *args, **kwargs)
+        elif name == "einsum" and is_weighted_mean(args):
+            result = self._apply_weights(partial(func, args[0]), *args[1:])
         elif site := self._site(name):
             result = self._join(func, args, kwargs, site)
         elif name in ADDITIONS and self._residuals and not kwargs and len(args) == 2:

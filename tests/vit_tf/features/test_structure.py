@@ -141,3 +141,22 @@ def test_skips_of_a_unet_go_around_stages_that_are_read(rng):
     for name in stages:
         expected = keras.Model(model.inputs, model.get_layer(name).output)(images)
         np.testing.assert_allclose(taps[name], expected, atol=1e-6)
+
+
+def test_long_paths_that_join_before_the_head_are_warned_of(rng):
+    layers, images = keras.layers, keras.Input((32, 32, 3))
+    ends = []
+    for branch in "ab":
+        x = images
+        for stage in range(4):
+            name = f"{branch}{stage}"
+            x = layers.Conv2D(8, 3, 2, padding="same", activation="relu", name=name)(x)
+        ends.append(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(images, layers.Dense(3)(layers.Concatenate(name="cat")(ends)))
+    assert graph_of(model).num_repeated == 8
+    pictures = rng.normal(size=(6, 32, 32, 3)).astype("float32")
+    with pytest.warns(UserWarning, match="it has 8 blocks"):
+        vit_tf.analysis.cka(model, pictures)
+    scores = [layers.Dense(3, name=f"h{number}")(end) for number, end in enumerate(ends)]
+    two = keras.Model(images, layers.Average()(scores))
+    assert not {"h0", "h1"} & {*graph_of(two).representations}

@@ -421,3 +421,47 @@ def test_a_scripted_module_whose_layers_pytorch_cannot_show_is_refused():
     scripted = torch.jit.script(Flagged().eval())
     with pytest.raises(ValueError, match=r"Measure the module that was traced or scripted"):
         vit_tf.extract_features(scripted, IMAGES)
+
+
+class EinsumAttention(nn.Module):
+    """Attention whose products are written as `torch.einsum` or as `@`."""
+
+    def __init__(self, is_einsum):
+        super().__init__()
+        self.qkv, self.is_einsum = nn.Linear(8, 24), is_einsum
+
+    def forward(self, x):
+        q, k, v = (
+            part.reshape(len(x), -1, 2, 4).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)
+        )
+        if self.is_einsum:
+            weights = torch.einsum("b h i d, b h j d -> b h i j", q, k).softmax(-1)
+            heads = torch.einsum("b h i j, b h j d -> b h i d", weights, v)
+        else:
+            weights = (q @ k.transpose(-1, -2)).softmax(-1)
+            heads = weights @ v
+        return heads.transpose(1, 2).flatten(2)
+
+
+class EinsumViT(nn.Module):
+    def __init__(self, is_einsum):
+        super().__init__()
+        self.patches, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 3)
+        self.blocks = nn.ModuleList(EinsumAttention(is_einsum) for _ in range(2))
+
+    def forward(self, x):
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x.mean(1))
+
+
+def test_attention_by_einsum_is_that_of_matrix_products():
+    torch.manual_seed(0)
+    plain, einsum = EinsumViT(False).eval(), EinsumViT(True).eval()
+    einsum.load_state_dict(plain.state_dict())
+    expected = analysis.features_of(plain, "attention")(IMAGES)
+    found = analysis.features_of(einsum, "attention")(IMAGES)
+    assert list(found) == list(expected) and len(found) == 2
+    for name, weights in expected.items():
+        np.testing.assert_allclose(found[name], weights, atol=1e-6)
