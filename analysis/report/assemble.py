@@ -793,14 +793,15 @@ def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) ->
     (template, *others) = templates
     is_loop = is_each and not others and len(of_each) == len(names) and "{other}" not in template
     if is_loop and not (is_alone and len(names) == 1):
-        head, models, key = [], "name, model in models.items()", "name"
+        listed = f"({', '.join(map(repr, names))}{',' if len(names) == 1 else ''})"
+        # Not all models of a report have what the figure measures, so these are listed.
+        head, loop, key, model = [], f"name in {listed}", "name", "models[name]"
         if all(sources.get(name) == name for name in names):
-            models, key = f"model in ({', '.join(map(repr, names))},)", "model"
-            models = models if len(names) == 1 else models.replace(",)", ")")
+            loop, key, model = f"model in {listed}", "model", "model"
         elif all(name in sources for name in names):
             items = ", ".join(f"{name!r}: {sources[name]!r}" for name in names)
-            head = [f"models = {{{items}}}"]
-        head.append(f"results = {{{key}: {template.format(model='model')} for {models}}}")
+            head, loop, model = [f"models = {{{items}}}"], "name, model in models.items()", "model"
+        head.append(f"results = {{{key}: {template.format(model=model)} for {loop}}}")
         if not is_alone:
             return [*head, _plotted(show, "results")]
         return [*head, "for result in results.values():", f"    {_plotted(show, 'result')}"]
