@@ -44,10 +44,9 @@ from vit_tf import analysis
 from vit_tf.checkpoints.released import BUNDLED
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
-LARGE = 120_000  # bytes
+LARGE = 55_000  # bytes
 # A picture of few colours shows steps in a photograph.
-WITH_PHOTOGRAPHS = ("attention", "neighbours", "photo_attention", "photo_pca")
-LARGE_PHOTOGRAPH = 400_000
+WITH_PHOTOGRAPHS, LARGE_PHOTOGRAPH = ("attention", "photo_attention", "photo_pca"), 400_000
 plt.rcParams.update({"savefig.dpi": 76, "savefig.bbox": "tight"})
 
 

@@ -16,7 +16,7 @@ from keras import ops
 
 from vit_tf.common.backend import Tensor, require_tensorflow
 from vit_tf.common.names import as_patterns, lookup, match
-from vit_tf.features.recorder import find_taps, names_its_layers
+from vit_tf.features.recorder import apply_in_turn, find_taps, names_its_layers
 from vit_tf.features.submodels import TapModel, submodel
 from vit_tf.features.tokens import TokenGrid, prefix_names
 from vit_tf.torch_models import is_torch_module
@@ -322,13 +322,6 @@ def _batch_edits(edits_of_runs: list[dict]) -> dict:
 
     taps = dict.fromkeys(tap for edits in edits_of_runs for tap in edits)
     return {tap: combine(tap) for tap in taps}
-
-
-def apply_in_turn(edits: Sequence[Edit], value: Tensor) -> Tensor:
-    """The value that several edits of one layer make of another, one after the other."""
-    for edit in edits:
-        value = edit(value)
-    return value
 
 
 def _require_edits(edits: Any) -> None:

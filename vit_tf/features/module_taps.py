@@ -12,9 +12,9 @@ import torch
 
 from vit_tf.common.names import is_part, match, unknown_name
 from vit_tf.features.class_names import NUM_IMAGENET, imagenet_names
-from vit_tf.features.edits import apply_in_turn
 from vit_tf.features.features import ClassScores, ModelFacts
 from vit_tf.features.module_features import TorchFeatures, input_shape_of, select_layers
+from vit_tf.features.recorder import apply_in_turn
 from vit_tf.features.structure import ModelGraph, spread
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import expectations

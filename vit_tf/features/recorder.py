@@ -506,6 +506,13 @@ def applying_edits(edits: Mapping[str, Callable] | None) -> Iterator[None]:
         _IN_FORCE.reset(before)
 
 
+def apply_in_turn(edits: Iterable[Callable], value: Tensor) -> Tensor:
+    """The value after several edits of one layer, one after the other."""
+    for edit in edits:
+        value = edit(value)
+    return value
+
+
 def edits_in_force() -> Mapping[str, Callable]:
     """The edits that layers currently apply: dict from tap to function, possibly empty."""
     return _IN_FORCE.get() or {}

@@ -506,7 +506,7 @@ def test_measured_images_stand_with_their_labels_and_predictions(tmp_path):
         data = base64.b64decode(image["src"].split(",", 1)[1])
         np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), picture)
     guesses = [span for span in page.all("span") if "guess" in span.get("class", "")]
-    assert [span["title"] for span in guesses] == ["ViT", "BiT", "ViT"]
+    assert [span["title"] for span in guesses] == ["ViT: dog", "BiT: <cat>", "ViT: hen"]
     assert ["wrong" in span["class"] for span in guesses] == [True, False, False]
     assert "<cat>✗dog91%✓<cat>50%hen30%" in "".join(page.text.split())
 

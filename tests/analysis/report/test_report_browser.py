@@ -185,7 +185,7 @@ def test_picture_stays_for_print_and_where_the_script_is_another(browser, report
     browser.open(report)
     visible = "getComputedStyle(document.querySelector('#figure-cka .pictures')).display"
     drawn = "getComputedStyle(document.querySelector('#figure-cka .panels')).display"
-    assert (browser.value(visible), browser.value(drawn)) == ("none", "flex")
+    assert (browser.value(visible), browser.value(drawn)) == ("none", "grid")
     browser.call("Emulation.setEmulatedMedia", media="print")
     assert (browser.value(visible), browser.value(drawn)) == ("flex", "none")
     browser.call("Emulation.setEmulatedMedia", media="")
