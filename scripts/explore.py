@@ -54,8 +54,11 @@ def parse(arguments: Arguments = None) -> Options:
     common.add_out(add, "output file", "FILE", default=Path("explore.html"))
     text = "also write the results there, as netCDF; of several models in a folder each"
     add("--results", type=Path, metavar="FOLDER", help=text)
-    text = "names or numbers of classes to explain (default: the top five; of several images the "
-    add("--explain", nargs="+", metavar="CLASS", help=f"{text}top three each)")
+    text = (
+        "names or numbers of classes to explain (default: the 5 with the highest scores; with "
+        "several images, the 3 with the highest scores for each image)"
+    )
+    add("--explain", nargs="+", metavar="CLASS", help=text)
     add = parser.group("SmoothGrad")
     add("--samples", type=int, default=6, help="noisy copies of each image")
     text = "standard deviation, as a fraction of the range of values"

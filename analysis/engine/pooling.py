@@ -29,8 +29,9 @@ def as_tokens(tap: str, values: tf.Tensor) -> tf.Tensor:
     rank = values.shape.rank
     if rank not in (2, 3, 4) or last_part(tap) in _NOT_TOKENS:
         raise ValueError(
-            "Expected taps of shape (example, channel), (example, token, channel) or (example, "
-            f"row, column, channel). Received: {tap!r} of shape {tuple(values.shape)}"
+            "Expected representations of shape (example, channel), (example, token, channel) or "
+            "(example, row, column, channel), not attention weights or outputs of heads. "
+            f"Received: {tap!r} of shape {tuple(values.shape)}"
         )
     values = tf.cast(values, tf.float32)
     if rank == 3:

@@ -615,7 +615,7 @@ def head_ablation(
     shapes = require_submodel(features, scores)
     if unlike := {layer: shape for layer, shape in shapes.items() if len(shape) != 3}:
         raise ValueError(
-            "Expected outputs of heads of shape (example, token, head, channel). "
+            "Expected outputs of heads of shape (token, head, channel) for each example. "
             f"Received: {unlike}"
         )
     # A first pass computes the means that replace the outputs of heads in the second one.

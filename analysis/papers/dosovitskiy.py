@@ -252,7 +252,8 @@ def first_heads_global(distance: xr.DataArray) -> Estimate:
     Attention distance of the most global head of the first layer, with the image scaled to a unit
     square.
 
-    Heads of untrained models attend to the whole image: beyond these, the effect cannot be large.
+    Heads of untrained models already attend to the whole image, so that trained minus untrained
+    cannot be large.
     """
     return estimate_over_batches(
         lambda heads: heads[0].max(), expect_array(distance, ("layer", "head"))

@@ -78,7 +78,8 @@ def draws(
             measurement in the name of the plot.
         several: whether the plot also draws a dict from label to result; its argument is then
             called `results`.
-        by_name_only: whether `plot(result)` uses another plot for such results.
+        by_name_only: whether the plot is available by its name only, since `plot(result)` draws
+            such results with another plot.
         names_model: whether the results have the attribute `model`; `plot(result)` refuses others.
     """
 

@@ -660,7 +660,7 @@ def _result(rows: Sequence[Comparison], claims: Sequence[Row]) -> str:
     if len(tested) == 1:
         (row,) = tested
         return (
-            f"{row.claim.statement} For these models, this is {row.outcome.value} "
+            f"{row.claim.statement} Outcome for these models: {row.outcome.value} "
             f"({row.claim.unit}: {brief(row.estimate.value)})."
         )
     number = sum(row.outcome is Outcome.AS_IN_PAPER for row in tested)

@@ -175,8 +175,8 @@ def _test_one(assigned: _Assigned, values: dict[str, Any]) -> Row:
     if claim.least_images > (training_images or 0):
         known = "an unknown number of" if training_images is None else f"{training_images:,}"
         return not_tested(
-            f"Too few images: the claim is about models trained on {claim.least_images:,} images "
-            f"or more; these were trained on {known} images."
+            "Too few images, or an unknown number: the claim is about models trained on "
+            f"{claim.least_images:,} images or more; these were trained on {known} images."
         )
 
     # What holds without training is subtracted; without copies this is not known.

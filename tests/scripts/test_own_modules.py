@@ -99,7 +99,7 @@ def test_modules_that_cannot_be_imported_are_one_line(
     (tmp_path / "layers_broken.py").write_text("1 / 0\n")
     (tmp_path / "layers_folder").mkdir()
     (tmp_path / "layers_folder" / "keras.py").touch()
-    assert export.main(["any.keras", "--list", "--import", module]) == 2
+    assert export.main(["vit-cls-cifar10", "--list", "--import", module]) == 2
     (error,) = capsys.readouterr().err.strip().splitlines()
     assert error.startswith("error: Expected --import to be a module or a file.py")
     assert message in error

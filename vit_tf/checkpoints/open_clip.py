@@ -155,8 +155,8 @@ def _convert_siglip(folder: Folder, size: tuple[int, int], options: LoadOptions)
     received = conversion.mapping.arguments["image_shape"][:2]
     if received != size:
         raise ValueError(
-            f"Expected positions of images of image_size in {OPEN_CLIP}, {size}. "
-            f"Received: positions of images of {received}"
+            f"Expected position embeddings for images of {size}, the image_size in {OPEN_CLIP}. "
+            f"Received: position embeddings for images of {received}"
         )
     return conversion
 

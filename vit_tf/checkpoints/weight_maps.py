@@ -418,7 +418,7 @@ def head_map(
 def measured_as_module(architecture: str = "NAME") -> str:
     """The part of an error that shows the code to measure a model as a module of timm."""
     call = f"timm.create_model({architecture!r}, pretrained=True)"
-    return f"is measured as timm's module, vit_tf.analysis.cka({call}, images)"
+    return f"can be measured as a PyTorch module only: vit_tf.analysis.cka({call}, images)"
 
 
 def embedding_head(*args: Any, **kwargs: Any) -> WeightMap:
@@ -434,8 +434,8 @@ def new_head_map(width: int, options: LoadOptions, reads: str) -> WeightMap:
     if options.num_classes is None:
         raise ValueError(
             "Expected num_classes for a new head, or 0 for features: the head of the file reads "
-            f"{reads}, and is measured with its PyTorch module, vit_tf.analysis.cka(module, "
-            "images). Received: num_classes=None"
+            f"{reads}, which no model of vit_tf pools. The PyTorch module can be measured with its "
+            "head: vit_tf.analysis.cka(module, images). Received: num_classes=None"
         )
     return head_map({}, width, options, "none")
 

@@ -82,7 +82,7 @@ class Preprocessing:
             )
         if self.crop is not None and (self.size is None or not 0 < self.crop <= 1):
             raise ValueError(
-                "Expected crop to be None or, with a size, a fraction in (0, 1]. "
+                "Expected crop to be None or a fraction in (0, 1]; a crop also needs a size. "
                 f"Received: crop={self.crop!r}, size={self.size}"
             )
         if self.aspect is not None and self.size is None:

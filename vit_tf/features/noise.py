@@ -28,9 +28,10 @@ def gaussian_like(features: ModelLike, seed: int = 0, vectors: bool = False) -> 
         features: features of a model, a submodel or a function. They are traced for the shapes,
             but not run.
         seed: seed of the noise.
-        vectors: whether the noise of each tap is a single vector, of shape (example, channel). The
-            mean over tokens of noise has the same distribution except for its scale, and a single
-            vector takes much less time.
+        vectors: whether each tap is a single vector of noise, of shape (example, channel), instead
+            of one for each token. This is for measurements that average over tokens: the mean of
+            the noise of all tokens has the same distribution except for its scale, but takes much
+            longer.
 
     Returns:
         Features of float32 tensors, with the facts of the given features.

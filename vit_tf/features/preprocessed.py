@@ -199,6 +199,7 @@ def to_own_units(features: Features, images: tf.Tensor) -> tuple[Features, tf.Te
     """
     if isinstance(features, PreprocessedFeatures):
         return features.inner, features.preprocess(images), tf.round(127.5 * (images + 1))
+    features.require_shape(images.shape)
     expected = features.facts.preprocessing
     common = to_common_range(images, expected) if expected else images
     return features, images, tf.round(127.5 * (common + 1))

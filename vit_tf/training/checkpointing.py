@@ -245,7 +245,7 @@ def check_shared(directory: str | os.PathLike) -> None:
         ]
         raise ValueError(
             f"Expected {without_password(directory)!r} to be a folder that all workers share. "
-            f"Received: workers that find these epochs and steps in it: {places}"
+            f"Received: the newest (epoch, step) that each worker finds in it: {places}"
         )
 
 

@@ -612,9 +612,9 @@ def saliency_early(saliency: xr.Dataset) -> Estimate:
 def saliency_plateaus(saliency: xr.Dataset) -> Estimate:
     """The alignment of CLS attention with objects plateaus early.
 
-    Mean IoU with the object in layers 3 to 6 of 12 minus the mean in the first two layers, minus
-    the increase from layers 3 to 6 to the upper half, or 0 if this is a decrease. The IoU is that
-    of the best head of each layer.
+    Early increase minus late increase of the mean IoU with the object. The early increase is from
+    the first two layers to layers 3 to 6 of 12. The late increase is from layers 3 to 6 to the
+    upper half; a decrease counts as 0. The IoU is that of the best head of each layer.
 
     If the IoU increases at a steady rate, both increases are about equal.
     """

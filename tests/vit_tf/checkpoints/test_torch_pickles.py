@@ -117,7 +117,7 @@ def test_the_state_dict_of_a_module_opens(legacy, tmp_path):
 # What is nested, and a word of the error.
 NESTED_TUPLES = {
     "key": (tensor(storage(key=NESTED)), "key is a tuple"),
-    "kind": (tensor(storage(kind=NESTED)), "a storage is expected"),
+    "kind": (tensor(storage(kind=NESTED)), "not a plain tensor storage"),
     "count": (tensor(storage(count=NESTED)), "<tuple> numbers"),
     "reference": (tensor(NESTED + b"Q"), "reference by a tuple"),
     "offset": (tensor(offset=NESTED), "offset, shape or strides"),

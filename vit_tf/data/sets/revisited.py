@@ -105,7 +105,9 @@ def read_truth(path: str | os.PathLike) -> tuple[list[str], list[str], list[dict
             f"query. Received: {str(path)!r} ({type(error).__name__}: {error})"
         ) from error
     if not query_names or not database_names:
-        raise ValueError(f"Expected queries and a database. Received: {str(path)!r} without")
+        raise ValueError(
+            f"Expected queries and a database. Received: an empty list in {str(path)!r}"
+        )
     return query_names, database_names, truth
 
 

@@ -104,7 +104,7 @@ def load_spair(
 def _lines(path: Path) -> list[str]:
     """The pairs that a text file lists, `number-source-target:category`, one to a line."""
     if not path.is_file():
-        raise ValueError(f"Expected a list of pairs. Received: {str(path)!r}, no such file")
+        raise ValueError(f"List of image pairs not found: {str(path)!r}")
     lines = path.read_text(encoding="utf-8").split()
     if not lines or not all(":" in line for line in lines):
         bad = next((line for line in lines if ":" not in line), "nothing")
