@@ -378,8 +378,9 @@ def _describe_cost(schedule: Sequence["Pass"], data: Data) -> str:
     largest = max(map(data.num_images, dict.fromkeys(reading)), default=0)
     images = f" over up to {largest:,} images" if largest else ""
     copies = sum(is_copy.values())
+    passes = "1 pass" if len(reading) == 1 else f"{len(reading)} passes"
     return (
-        f"{len(measurements)} results in {len(reading)} passes{images}, of {len(is_copy)} models "
+        f"{len(measurements)} results in {passes}{images}, of {len(is_copy)} models "
         f"({copies} of them untrained copies)"
     )
 
