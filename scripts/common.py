@@ -518,7 +518,8 @@ def require_names(options: Options) -> None:
         for source in getattr(options, "models", None) or [getattr(options, "model", None)]:
             if source:
                 _require_model(source)
-    if getattr(options, "data", None):
+    # A module of the user's may add a data set to those of TFDS.
+    if getattr(options, "data", None) and not getattr(options, "imports", None):
         _require_data(options.data, options.data_dir)
     if getattr(options, "classes", None) and not is_remote(options.classes):
         require_file(options.classes, "File of classes")

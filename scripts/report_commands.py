@@ -169,9 +169,9 @@ def command_with_figures(options: Options) -> Callable[[Sequence[str]], str]:
 
 def require_figures(options: Options) -> None:
     """Raises a `ValueError` for unknown figures, before TensorFlow is imported."""
-    from vit_tf.analysis.papers import FIGURE_NUMBERS
+    from vit_tf.analysis.papers import known_figures
 
-    choices = ["main", "all", *FIGURE_NUMBERS]
+    choices = ["main", "all", *known_figures()]
     for number in figure_numbers(options):
         if number not in choices:
             raise unknown_name("--figures", number, choices)

@@ -39,12 +39,16 @@ class Accuracy(NamedTuple):
         """The accuracy with its interval."""
         return accuracy_of(self.value, self.examples, self.correct)
 
+    def require_above_chance(self, model: str) -> None:
+        """Raises a `ValueError` where it is not above chance, if the classes are known."""
+        if self.num_classes:
+            facts = {"examples": self.examples, "num_classes": self.num_classes}
+            require_above_chance(self.value, facts, model)
+
 
 def accuracy_gap(first: Accuracy, second: Accuracy) -> Estimate:
     """Difference in test accuracy, of models the better of which is above chance where known."""
-    if first.num_classes:
-        facts = {"examples": first.examples, "num_classes": first.num_classes}
-        require_above_chance(max(first.value, second.value), facts, "the better model")
+    max(first, second, key=lambda each: each.value).require_above_chance("the better model")
     return between(first.estimate, second.estimate)
 
 

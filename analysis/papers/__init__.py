@@ -1,5 +1,6 @@
 """One module or package for each paper: its figures with their claims."""
 
+import pkgutil
 import sys
 
 if sys.flags.optimize > 1:
@@ -18,3 +19,16 @@ FIGURE_NUMBERS = [
     *("W.10", "W.30", "W.31", "W.T1", "W.T5", "rollout", "V.3", "V.4", "V.5", "sensitivity"),
     *("agreement", "heads", "blocks", "tokens", "outliers", "roles", "lens"),
 ]
+# The modules that define them.
+MODULES = {
+    *("abnar", "causes", "chapters", "darcet", "davari", "ding", "dosovitskiy", "raghu", "walmer")
+}
+
+
+def known_figures() -> list[str]:
+    """The numbers of all figures; TensorFlow is imported only if there is a further module."""
+    if {module.name for module in pkgutil.iter_modules(__path__)} <= MODULES:
+        return FIGURE_NUMBERS
+    from ..figures.figure import all_figures
+
+    return list(dict.fromkeys(number for each in all_figures() for number in each.choices))

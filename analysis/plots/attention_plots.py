@@ -584,7 +584,7 @@ NUMBERED = 12  # layers of which cells show their values
 
 def hardly_repeats(results: dict[str, xr.Dataset]) -> str | None:
     """A sentence that replaces matrices that would all be dark, or None."""
-    largest = max(float(result["repetition"].max()) for result in results.values())
+    largest = np.nanmax([float(result["repetition"].max()) for result in results.values()])
     if largest >= LEAST_PATTERN / 2:
         return None
     return (

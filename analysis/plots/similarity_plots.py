@@ -222,10 +222,12 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     values, maps = result["similarity"], {}
     first, second = style.models(result)
     title = style.titled("Similarity measures between layers", result)
-    for measure, matrix in zip(layer_names(values, "measure"), values, strict=True):
+    measures = layer_names(values, "measure")
+    ends = [_self_similarities(x) if first == second else (1.0, 1.0) for x in values]
+    is_any_reliable = any(most >= RELIABLE for _, most in ends)
+    for measure, matrix, (least, most) in zip(measures, values, ends, strict=True):
         name = MEASURE_NAMES.get(measure, measure)
-        least, most = _self_similarities(matrix) if first == second else (1.0, 1.0)
-        if most < RELIABLE:
+        if most < RELIABLE and is_any_reliable:
             title += f"\nnot drawn: {name}, which is at most {most:.2f} for a layer with itself"
             continue
         words = f"{name}\n(a layer with itself: {least:.2f} or more)"

@@ -462,9 +462,6 @@ def _in_common_range(
     return (convert(np.asarray(pixels)), *labels) if labels else convert(np.asarray(pixels))
 
 
-MOST_IMAGES = 1_000_000  # more is no advice
-
-
 def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
     """How many images were measured, and whether that is enough for the claims, as a sentence."""
     counts = [result.attrs["examples"] for result in results.values() if "examples" in result.attrs]
@@ -472,7 +469,7 @@ def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
     if not counts or not tested:
         return []
     needed = [images_to_decide(row) for row in tested]
-    needed = [images for images in needed if images and images <= MOST_IMAGES]
+    needed = [images for images in needed if images]
     measured = f"Measured on {max(counts):,} images"
     if not needed:
         return [f"{measured}."]  # how many would decide further claims is not known

@@ -43,6 +43,7 @@ from .similarities import DECIMALS, MEASURES, select_measures
 
 MIN_MODELS = 4
 # Resamples of fewer different models have too few pairs for a rank correlation.
+MIN_RESAMPLES = 100  # of the models, and permutations
 MIN_RESAMPLED = 3
 PROBE_L2 = 0.1  # relative to the mean variance of the channels
 DISAGREEMENT, DIVERGENCE = "disagreement", "divergence"
@@ -108,7 +109,7 @@ def grounded_similarity(
         * `correlation_low` and `correlation_high`, of the same shape: the 95 % interval of a
           bootstrap over models (percentiles). Pairs of a model with itself are left out.
         * `p_value`, of the same shape: that of the permutation test of Mantel (1967) for no
-          relation, two-sided. Unlike the interval, it is exact for few models.
+          relation, two-sided. Unlike the interval, it holds for few models, too.
         * `dissimilarity`, of shape (measure, model_x, model_y): 1 minus the similarity, the mean of
           both directions for measures that are not symmetric.
         * `difference`, of shape (function, model_x, model_y): the functional differences.
@@ -139,8 +140,10 @@ def grounded_similarity(
     named = name_models(models)
     if len(named) < MIN_MODELS:
         raise ValueError(f"Expected at least {MIN_MODELS} models. Received: {list(named)}")
-    if resamples < 1:
-        raise ValueError(f"Expected at least one resample. Received: resamples={resamples}")
+    if resamples < MIN_RESAMPLES:
+        raise ValueError(
+            f"Expected at least {MIN_RESAMPLES} resamples. Received: resamples={resamples}"
+        )
     further = {name: as_table(name, x, len(named)) for name, x in (differences or {}).items()}
     if own := sorted({DISAGREEMENT, DIVERGENCE, ACCURACY, PROBE_LOSS} & set(further)):
         raise ValueError(f"Expected differences of other names. Received: {own}")
@@ -168,7 +171,11 @@ def grounded_similarity(
     dissimilarity, by_function = tables["dissimilarity"], tables["differences"] | further
     difference = np.stack(list(by_function.values()))
     x, y = np.triu_indices(len(named), 1)
-    estimates = correlate_pairs(dissimilarity[:, x, y], difference[:, x, y], resamples, seed)
+    pairs = difference[:, x, y]
+    # Differences of the caller may have any unit: equal are those that differ by 1e-6 of it.
+    given = pairs[len(tables["differences"]) :]
+    given /= np.abs(given).max(axis=1, keepdims=True, initial=np.finfo(float).tiny)
+    estimates = correlate_pairs(dissimilarity[:, x, y], pairs, resamples, seed)
     words = {
         "correlation": "rank correlation of dissimilarity and functional difference",
         "correlation_low": "lower end of the 95 % interval of the correlation",
@@ -317,10 +324,12 @@ def pairwise_divergence(scores: tf.Tensor, kind: ScoreKind) -> tf.Tensor:
 def probe_loss(x: np.ndarray, labels: np.ndarray, num_classes: int) -> float:
     """Held-out squared error of ridge probes of one-hot labels, divided by that of their mean.
 
-    A probe is fitted to the vectors (example, channel) at even positions and tested at odd ones,
+    A probe is fitted to every other vector (example, channel) of each class and tested on the rest,
     and the other way round.
     """
-    x, targets = x.astype(np.float64), np.eye(num_classes)[labels]
+    # By class: labels that take turns would leave a half without some classes.
+    order = np.argsort(labels, kind="stable")
+    x, targets = x[order].astype(np.float64), np.eye(num_classes)[labels[order]]
     halves = slice(0, None, 2), slice(1, None, 2)
     error = total = 0.0
     for fitted, tested in (halves, halves[::-1]):
@@ -345,8 +354,8 @@ def as_table(name: str, values: ArrayLike, num_models: int) -> np.ndarray:
     off_diagonal = table[~np.eye(*table.shape, dtype=bool)] if table.ndim == 2 else table
     if table.shape != (num_models, num_models) or not np.isfinite(off_diagonal).all():
         raise ValueError(
-            f"Expected differences of shape ({num_models}, {num_models}) that are finite. "
-            f"Received: {name!r} of shape {table.shape}"
+            f"Expected differences of shape ({num_models}, {num_models}), finite between different "
+            f"models. Received: {name!r} of shape {table.shape}"
         )
     return (table + table.T) / 2
 

@@ -3,6 +3,7 @@
 import os
 
 from vit_tf.common.names import unknown_name
+from vit_tf.data.files import is_remote
 
 OWN_NAMES = ("digits", "shapes", "textured-shapes", "photographs")
 
@@ -25,7 +26,9 @@ def require_known_data(name: str, data_dir: str | os.PathLike | None = None) -> 
         return
     # TFDS also opens data sets that were prepared in its folder, and those of its community.
     folder = data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
-    is_prepared = os.path.isdir(os.path.join(os.path.expanduser(folder), name.split("/")[0]))
+    is_prepared = is_remote(folder) or os.path.isdir(
+        os.path.join(os.path.expanduser(folder), name.split("/")[0])
+    )
     if not is_prepared and ":" not in name:
         raise unknown_data(name)
 

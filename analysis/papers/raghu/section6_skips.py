@@ -155,6 +155,7 @@ def skips_cost_accuracy(intact: Accuracy, without: Accuracy) -> Estimate:
     Test accuracy of the model with all skips minus test accuracy of the model without the skips of
     a block.
     """
+    intact.require_above_chance("the model with all skips")
     return accuracy_gap(intact, without)
 
 

@@ -146,7 +146,8 @@ def test_a_probe_is_the_ridge_regression_of_scikit_learn(rng):
     for channels in (5, 40):  # fewer and more than images in a half
         x = rng.normal(size=(61, channels)) + labels[:, None]
         error = total = 0
-        for fitted, tested in ((slice(0, None, 2), slice(1, None, 2)),) * 2:
+        order = np.argsort(labels, kind="stable")
+        for fitted, tested in ((order[::2], order[1::2]),) * 2:
             if total:
                 fitted, tested = tested, fitted
             penalty = 0.1 * np.var(x[fitted], axis=0).mean() * len(x[fitted])
@@ -155,6 +156,15 @@ def test_a_probe_is_the_ridge_regression_of_scikit_learn(rng):
             total += np.sum((targets[tested] - targets[fitted].mean(axis=0)) ** 2)
         np.testing.assert_allclose(probe_loss(x.astype("float32"), labels, 3), error / total, 1e-4)
     assert probe_loss(np.ones((61, 5), "float32"), labels, CLASSES) == 1
+
+
+def test_the_loss_of_a_probe_does_not_depend_on_the_order_of_labels(rng):
+    """Labels that take turns hold other classes at even positions than at odd ones."""
+    labels = np.arange(120) % 4
+    x = np.eye(4)[labels] + 0.1 * rng.normal(size=(120, 4))
+    order = rng.permutation(120)
+    losses = [probe_loss(x[i].astype("float32"), labels[i], 4) for i in (np.arange(120), order)]
+    assert max(losses) < 0.1
 
 
 @pytest.mark.parametrize("kind", [ScoreKind.SOFTMAX, ScoreKind.SIGMOIDS])
