@@ -97,6 +97,8 @@ def pair_estimates(
 
 def splits_of(names: Sequence[str]) -> list[tuple[list[str], list[str]]]:
     """All ways to split models into an arm of three and an arm of the others."""
+    if len(names) < LEAST_RUNS + 2:
+        raise ValueError(f"Expected at least {LEAST_RUNS + 2} models. Received: {list(names)}")
     return [
         (list(firsts), [name for name in names if name not in firsts])
         for firsts in itertools.combinations(names, LEAST_RUNS)

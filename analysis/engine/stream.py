@@ -119,7 +119,7 @@ def eager_steps() -> Iterator[None]:
         _run_eagerly.reset(token)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayersOfBatch:
     """The layers of each features for one batch, computed when first asked for."""
 

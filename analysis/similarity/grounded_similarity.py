@@ -16,11 +16,14 @@ from vit_tf.data.labels import require_labels
 from vit_tf.features.conversion import LayerSelection, ModelLike, name_models
 from vit_tf.features.features import Features, ScoreKind
 from vit_tf.features.layers import Detail
+from vit_tf.training.evaluation import require_classes_of
 
 from ..engine.accessors import ResultDataset
 from ..engine.class_scores import (
+    ONE_SCORE,
     class_divergence,
     class_probabilities,
+    num_scored_classes,
     require_scores,
 )
 from ..engine.estimates import LEAST_EXAMPLES
@@ -42,8 +45,8 @@ from .measures import Layers, Measure, Places
 from .similarities import DECIMALS, MEASURES, select_measures
 
 MIN_MODELS = 4
-# Resamples of fewer different models have too few pairs for a rank correlation.
 MIN_RESAMPLES = 100  # of the models, and permutations
+# Resamples of fewer different models have too few pairs for a rank correlation.
 MIN_RESAMPLED = 3
 PROBE_L2 = 0.1  # relative to the mean variance of the channels
 DISAGREEMENT, DIVERGENCE = "disagreement", "divergence"
@@ -159,6 +162,9 @@ def grounded_similarity(
     is_labelled = is_labelled and getattr(batches, "class_names", None) != ()
     if is_labelled:
         require_labelled("images", batches)
+        for each in features if getattr(batches, "class_names", None) else ():
+            num_classes = num_scored_classes(each, batches, score_layer(each, scores))
+            require_classes_of(each.facts.class_names or None, num_classes, batches)
     statistic = _tables_statistic(
         dict(zip(named, features, strict=True)),
         selected,
@@ -235,7 +241,8 @@ def _tables_statistic(
         taps_of_models = labels_and_taps[1:] if is_labelled else labels_and_taps
         layers, vectors, class_scores = [], [], {}
         for (name, features), taps, own in zip(models.items(), taps_of_models, scores, strict=True):
-            require_scores(taps, own, [0])
+            if require_scores(taps, own, [0]) < 2:
+                raise ValueError(ONE_SCORE.format(f"{own!r} of {name!r}"))
             class_scores[name] = tf.cast(taps[own], tf.float64)
             if not (others := [layer for layer in taps if layer != own]):
                 raise ValueError(
@@ -345,6 +352,8 @@ def probe_loss(x: np.ndarray, labels: np.ndarray, num_classes: int) -> float:
         residual = targets[tested] - mean_target - (x[tested] - mean) @ weights
         error += np.square(residual).sum()
         total += np.square(targets[tested] - mean_target).sum()
+    if not total:
+        raise ValueError("Expected labels of two classes or more. Received: one class")
     return error / total
 
 

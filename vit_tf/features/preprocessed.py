@@ -180,7 +180,8 @@ def _scale_and_shift(preprocessing: Preprocessing) -> tuple[np.ndarray, np.ndarr
 def to_common_range(images: Images, preprocessing: Preprocessing) -> Images:
     """Images that a model expects, with values in [-1, 1], which `PreprocessedFeatures` undoes."""
     scale, shift = _scale_and_shift(preprocessing)
-    if images.shape[-1] is not None and len(scale) not in (1, images.shape[-1]):
+    # A grey image has the same level in each channel.
+    if images.shape[-1] not in (None, 1) and len(scale) not in (1, images.shape[-1]):
         raise ValueError(
             f"Expected a preprocessing of {images.shape[-1]} channels, as the images have: "
             "vit_tf.Preprocessing.from_range((height, width), low, high, "

@@ -225,7 +225,9 @@ def name_after(model: keras.Model, source: str | os.PathLike) -> keras.Model:
         stem = re.sub(r"\.(keras|npz|safetensors|pth|pt|tar|bin)$", "", file)
         stem = os.path.basename(folder) if stem == "model" and folder else stem
         # TensorFlow traces no model with another name.
-        model.name = re.sub(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_.>-]", "_", stem).lstrip("_") or model.name
+        model.name = (
+            re.sub(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_.>-]", "_", stem).lstrip("_->") or model.name
+        )
     return model
 
 

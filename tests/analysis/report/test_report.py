@@ -324,8 +324,8 @@ def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path
     minus = "\N{MINUS SIGN}"
     assert (
         "difference in CKA, trained minus untrained: 0.2 (0.1 to 0.25); trained 0.3, untrained "
-        "0.1; in the paper above 0 (section 4, Figure 1); smallest effect of interest 0.05. About "
-        "these models."
+        "0.1; in the paper above 0 (section 4, Figure 1); smallest effect of interest 0.05. This "
+        "outcome is about these models."
     ) in words
     assert f"{minus}0.3 ({minus}0.4 to {minus}0.06); trained" in words
     assert "trained minus untrained: 0; trained" in words and "Descriptive. A maximum." in words

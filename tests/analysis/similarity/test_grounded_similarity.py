@@ -290,6 +290,15 @@ def test_errors(model):
         analysis.grounded_similarity({"a": models["a"]}, IMAGES)
     with pytest.raises(ValueError, match=r"shape \(4, 4\).*'cost' of shape \(3, 3\)"):
         analysis.grounded_similarity(models, IMAGES, differences={"cost": np.eye(3)})
+    logits = {name: linear(encoder, head[:, :1]) for name in "abcd"}
+    with pytest.raises(ValueError, match=r"two classes or more.*'logits' of 'a'"):
+        analysis.grounded_similarity(logits, IMAGES)
+    with pytest.raises(ValueError, match=r"two classes or more\. Received: one class"):
+        analysis.grounded_similarity(models, (IMAGES, np.zeros(96, int)), ["cka"])
+    images = tf.data.Dataset.from_tensor_slices((IMAGES, np.arange(96) % 2)).batch(48)
+    images.class_names = ("cat", "dog")
+    with pytest.raises(ValueError, match="labels that number the model's classes"):
+        analysis.grounded_similarity(models, images, ["cka"])
     with pytest.raises(ValueError, match=r"other names. Received: \['accuracy'\]"):
         analysis.grounded_similarity(models, IMAGES, differences={"accuracy": np.eye(4)})
     with pytest.raises(ValueError, match=r"same classes.*'d': 2"):

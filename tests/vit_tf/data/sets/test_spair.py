@@ -217,7 +217,7 @@ def test_errors(mirrored):
 
     expect(r"Expected split to be a known name.*'train'", split="train")
     expect(r"Expected size to be a known name.*'huge'", size="huge")
-    expect(r"Layout/small/test\.txt', no such file", size="small")
+    expect(r"List of image pairs not found: .*Layout/small/test\.txt'", size="small")
     expect(r"pairs_per_category to be an integer >= 1", pairs_per_category=0)
     expect(r"seed to be an integer >= 0", seed=-1)
     expect(r"that of a square.*\(8, 16\)", image_size=(8, 16))
