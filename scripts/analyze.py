@@ -106,7 +106,8 @@ def parse(arguments: Arguments = None) -> Options:
         type=int,
         default=2,
         choices=(1, 2),
-        help="randomly initialized copies of each model that claims are tested on too (default: 2)",
+        help="number of randomly initialized copies of each model, whose mean effect is subtracted "
+        "from that of the trained model: 1 or 2 (default: 2)",
     )
     common.add_source(parser.group("data"))
     common.add_split(parser.group("data"), None, "test; all for images without labels")

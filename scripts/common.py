@@ -216,7 +216,10 @@ def add_imports(add: AddOption) -> None:
 
 def add_model(parser: Parser) -> None:
     """Adds the argument that names one model, and the modules that define its classes."""
-    text = "a .keras file, a checkpoint file or a public name"
+    text = (
+        "a .keras file, a checkpoint file or folder, or a name such as vit-cls-cifar10 or "
+        "hf://timm/vit_base_patch16_224.mae"
+    )
     parser.group("model")("model", metavar="MODEL", help=text)
     add_imports(parser.group("model"))
 

@@ -64,7 +64,10 @@ def parse(arguments: Arguments = None) -> Options:
 
 
 def _add_recipe(add: AddOption) -> None:
-    text = "vit or hyperrule (default: hyperrule for a BiT, otherwise vit)"
+    text = (
+        "fine-tuning recipe, which sets all options below: vit (the ViT paper) or hyperrule "
+        "(BiT-HyperRule of Kolesnikov et al. 2019) (default: hyperrule for a BiT, otherwise vit)"
+    )
     add("--recipe", choices=("vit", "hyperrule"), metavar="NAME", help=text)
     names = [field.name for field in dataclasses.fields(vit_tf.FineTuning)]
     names = [name for name in names if name not in ("resize", "crop", "seed", "validations")]

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from scipy.special import expit, softmax
 
 from vit_tf.common.names import format_list, unknown_name
 from vit_tf.data.batches import explained_batches
@@ -17,8 +18,8 @@ ClassesLike: TypeAlias = int | str | Sequence[int | str] | None
 NUM_SHOWN = 8  # images on which a model shows how many classes it scores
 MAX_CLASSES = 5  # that are explained where none are given
 ONE_SCORE = (
-    "Expected scores of two classes or more, or a model that ends in one sigmoid, the probability "
-    "of the second of two classes. Received: scores {}"
+    "Expected scores of two classes or more, or one output that is a sigmoid, whose value is the "
+    "probability of the second of two classes. Received: scores {}"
 )
 
 
@@ -116,11 +117,13 @@ def class_probabilities(scores: tf.Tensor, kind: ScoreKind) -> tf.Tensor:
 
 def as_probabilities(scores: np.ndarray, has_sigmoids: bool = False) -> np.ndarray:
     """`class_probabilities` of an array, in float64; probabilities of a softmax as they are."""
+    # SciPy, since TensorFlow rounds probabilities below 2e-308 to zero.
     scores = np.asarray(scores, np.float64)
-    if not has_sigmoids and (scores >= 0).all() and np.allclose(scores.sum(-1), 1, atol=1e-4):
+    if has_sigmoids:
+        return expit(scores)
+    if (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, atol=1e-4):
         return scores
-    kind = ScoreKind.SIGMOIDS if has_sigmoids else ScoreKind.SOFTMAX
-    return class_probabilities(tf.constant(scores), kind).numpy()
+    return softmax(scores, axis=-1)
 
 
 def classification_loss(scores: tf.Tensor, labels: tf.Tensor, kind: ScoreKind) -> tf.Tensor:

@@ -170,7 +170,9 @@ def shared_grid(
     if given and grid is not None:
         grids["grid"] = as_grid(grid, shared.num_tokens, size)
     if len(set(grids.values())) > 1:
-        raise ValueError(f"Expected taps on one grid. Received: {grids}")
+        raise ValueError(
+            f"Expected layers of one token grid, as layers= selects them. Received: {grids}"
+        )
     if (shared.rows * shared.stride, shared.columns * shared.stride) != (height, width):
         raise ValueError(
             f"Expected square patches that tile the images. Received: {shared} for images of "

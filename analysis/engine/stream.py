@@ -541,7 +541,7 @@ def first_batch(data: Any) -> tf.Tensor:
     """The images of the first batch of a data set, to learn shapes from."""
     for batch in explained_batches(as_dataset(data).take(1)):
         return batch[0] if isinstance(batch, tuple) else batch
-    raise ValueError("Expected at least one batch of images. Received none")
+    raise ValueError("Expected at least one batch of images. Received: none")
 
 
 def _results(
@@ -578,7 +578,7 @@ def _results(
             taken += 1
             yield number, batch.shape[0], result
     if first is None:
-        raise ValueError("Expected at least one batch of images. Received none")
+        raise ValueError("Expected at least one batch of images. Received: none")
     if not taken:
         yield NOT_MINE, first[0].shape[0], compute(first)
 

@@ -52,7 +52,8 @@ def input_gradients(
         model: a model, or a callable that maps images to taps through which gradients flow. The
             taps include the scores.
         images: as in `vit_tf.analysis`.
-        classes: as in `vit_tf.analysis`.
+        classes: class names, or positions among the scores. By default, the predicted classes of
+            the images, at most 5.
         samples: number n of noisy copies of each image, at least 1. All images of a batch get the
             same noise pattern, scaled by the sigma of the image.
         noise: standard deviation of the noise, relative to the range of values of an image.
@@ -191,7 +192,8 @@ def grad_cam(
             tap holds the scores. The other taps hold feature maps of shape (example, row, column,
             channel). An example is `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
         images: as in `vit_tf.analysis`.
-        classes: as in `vit_tf.analysis`.
+        classes: class names, or positions among the scores. By default, the predicted classes of
+            the images, at most 5.
         scores: name of the tap that holds the scores of shape (example, class).
 
     Returns:

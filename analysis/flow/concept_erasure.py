@@ -364,7 +364,7 @@ def held_out_r_squared(
             covariance + penalty * np.eye(len(covariance)), rcond=1e-12, hermitian=True
         )
         weights = remaining @ inverse @ remaining.T @ train.xz
-        # Its error on the test quarter, from covariances alone: |z - x W|^2 multiplied out.
+        # Its error on the test quarter, from the second moments alone: |z - x W|^2 multiplied out.
         shift = test.mean_z - train.mean_z
         offset = shift - (test.mean_x - train.mean_x) @ weights
         squared_error += test.count * (

@@ -47,8 +47,9 @@ def equivariance_error(
     it cyclically: pixels that leave the image on one side return on the opposite side. Squares are
     summed over positions and channels, and pairs are those of different images in a batch. The
     error is 0 if the representation moves with the image. The error is 1 if f(T x) and T f(x)
-    differ as much as the maps of two different images do at one position. It is larger if positions
-    differ more than images, as with a large position embedding.
+    differ as much as the maps of two different images do at one position. It can exceed 1
+    if activations differ more between positions than between images, for example because of a large
+    position embedding.
 
     Lenc and Vedaldi (2015, https://arxiv.org/abs/1411.5908, section 3) fit the transform of the
     features to data. This function uses the known transform T instead of a fitted one. A vector,
@@ -56,9 +57,9 @@ def equivariance_error(
 
     Args:
         model, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.
-        shifts: pairs (down, right) of integers, in pixels. By default, these are the smallest shift
-            down and to the right for which the maps of all layers move by whole positions, which
-            for a ViT is the patch size, and two and four times this shift, up to half the image.
+        shifts: pairs (down, right) of integers, in pixels. The default is the smallest diagonal
+            shift that moves the maps of all layers by whole positions (the patch size for a ViT),
+            and two and four times this shift unless that exceeds half the image.
 
     Returns:
         Dataset with three variables. The dim `transform` lists `"flip"` and the shifts, such as

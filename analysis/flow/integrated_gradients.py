@@ -46,10 +46,11 @@ def integrated_gradients(
         model: a model, or a callable that maps images to taps through which gradients flow. The
             taps include the scores.
         images: as in `vit_tf.analysis`.
-        classes: as in `vit_tf.analysis`.
+        classes: class names, or positions among the scores. By default, the predicted classes of
+            the images, at most 5.
         steps: number of points of the quadrature, at least 1.
-        baseline: value of all pixels of the image without information, in the units of the model's
-            input. For preprocessing that subtracts a mean, 0 is this mean.
+        baseline: pixel value of the constant baseline image, in the units of the model's input. If
+            the preprocessing subtracts the mean colour, 0 is the mean colour.
         scores: name of the tap that holds the scores of shape (example, class).
 
     Returns:

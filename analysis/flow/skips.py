@@ -204,7 +204,7 @@ def _means(totals: Totals, features: Features, grid: TokenGrid | None) -> xr.Dat
     """The result of `skip_ratio`, from what the steps add up to."""
     sites, summed = list(totals["ratios"]), list(totals["ratios"].values())
     require_finite("skip ratios", summed, sites)
-    # Sites with fewer tokens than others have NaN for those that they lack.
+    # Sites with fewer tokens than others have NaN at the positions that they lack.
     tokens = max(site.shape[1] for site in summed)
     padded = np.full((2, len(sites), tokens), np.nan)
     for index, (*ratios, count, _) in enumerate(summed):

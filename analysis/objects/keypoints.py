@@ -52,7 +52,7 @@ def square_points(points: np.ndarray, height: int, width: int, size: int) -> np.
 def square_pairs(pairs: Pairs, size: int) -> np.ndarray:
     """Points of sources and targets in squares: float32 (pair, 2, point, 2), NaN for none."""
     if not pairs:
-        raise ValueError("Expected at least one pair. Received none")
+        raise ValueError("Expected at least one pair. Received: none")
     most = max(len(pair["source_points"]) for pair in pairs)
     points = np.full((len(pairs), 2, most, 2), np.nan, np.float32)
     for number, pair in enumerate(pairs):

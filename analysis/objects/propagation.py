@@ -427,8 +427,8 @@ def label_propagation(
             (frame, height, width). Mask values are 0 for the background, 1, 2, ... for objects, and
             255 for void pixels, which count as background. Objects that are not in the first frame
             are ignored.
-        grid: `TokenGrid` of the model's tokens, with as many rows as columns. The default is the
-            grid of `features`.
+        grid: `TokenGrid` of the model's tokens, with as many rows as columns. By default,
+            the grid of the model.
         dense: whether to compute tokens with `dense_features`. If False, frames must have the
             model's input size.
         **options: as for `propagate`.
@@ -476,7 +476,7 @@ def label_propagation(
         examples += len(masks)
         video_of += [number] * len(objects)
     if not video_of:
-        raise ValueError("Expected at least one video. Received none")
+        raise ValueError("Expected at least one video. Received: none")
     # Scores of all videos are concatenated along their objects.
     settings = (propagate.__kwdefaults__ or {}) | options
     facts = provenance(features, examples, number + 1, dense=dense, **settings)

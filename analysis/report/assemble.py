@@ -323,8 +323,8 @@ def make_report(
             that loads them. `figures.data.Data` describes the form of these images.
         title, introduction: title and introduction of the page.
         seed: seed of the random baselines.
-        untrained: number of randomly initialized copies of each model, at most 2. Every claim is
-            also tested on these copies. One copy takes less time than two.
+        untrained: number of randomly initialized copies of each model, 1 or 2. The mean effect
+            on these copies is subtracted from the effect of a claim. One copy takes less time.
 
     Returns:
         The `Report`, which a notebook displays.
@@ -478,8 +478,9 @@ def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
         return [f"{measured}."]  # how many would decide further claims is not known
     claims_in_words = f"{len(needed)} undecided claim{'s' if len(needed) > 1 else ''}"
     return [
-        f"{measured}. About {max(needed):,} images would decide {claims_in_words}, if the true "
-        "effects are at the nearer ends of their 80 % CIs."
+        f"{measured}. About {max(needed):,} images are probably enough to decide "
+        f"{claims_in_words}. This assumes that each true effect is the end of its 80 % CI that is "
+        "nearer to 0."
     ]
 
 
@@ -792,14 +793,15 @@ def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) ->
     (template, *others) = templates
     is_loop = is_each and not others and len(of_each) == len(names) and "{other}" not in template
     if is_loop and not (is_alone and len(names) == 1):
-        head, models, key = [], "name, model in models.items()", "name"
+        listed = f"({', '.join(map(repr, names))}{',' if len(names) == 1 else ''})"
+        # Not all models of a report have what the figure measures, so these are listed.
+        head, loop, key, model = [], f"name in {listed}", "name", "models[name]"
         if all(sources.get(name) == name for name in names):
-            models, key = f"model in ({', '.join(map(repr, names))},)", "model"
-            models = models if len(names) == 1 else models.replace(",)", ")")
+            loop, key, model = f"model in {listed}", "model", "model"
         elif all(name in sources for name in names):
             items = ", ".join(f"{name!r}: {sources[name]!r}" for name in names)
-            head = [f"models = {{{items}}}"]
-        head.append(f"results = {{{key}: {template.format(model='model')} for {models}}}")
+            head, loop, model = [f"models = {{{items}}}"], "name, model in models.items()", "model"
+        head.append(f"results = {{{key}: {template.format(model=model)} for {loop}}}")
         if not is_alone:
             return [*head, _plotted(show, "results")]
         return [*head, "for result in results.values():", f"    {_plotted(show, 'result')}"]
@@ -866,9 +868,9 @@ def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) ->
     figure = ReportFigure(
         name="runs",
         title="Claims by run",
-        caption="Each row is a claim on its own scale, without an effect in the middle and the "
-        "direction that the paper reports on the right. Points are runs, diamonds their mean with "
-        "its 95 % CI.",
+        caption="Each row shows one claim, scaled to its largest effect. The dashed line marks no "
+        "effect; effects to the right have the direction that the paper reports. Points are runs; "
+        "diamonds are means over runs, with 95 % CIs.",
         paper="",
         alt=" ".join(f"{row.claim.statement} {row.outcome.value}." for row in claims),
         png=folder / "figures" / "runs.png",

@@ -205,8 +205,8 @@ def _shown(row: Row, order: int, figures: dict[str, str]) -> dict[str, Any]:
         explanation.append(f"Effect in each run: {runs}.")
     if images := images_to_decide(row):
         explanation.append(
-            f"About {images:,} images would decide the claim, if the true effect is at the nearer "
-            "end of its 80 % CI."
+            f"About {images:,} images would decide the claim, if the true effect is the end of its "
+            "80 % CI that is nearer to 0."
         )
     return shown | {
         "explanation": " ".join(explanation),

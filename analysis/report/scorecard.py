@@ -189,7 +189,8 @@ def _test_one(assigned: _Assigned, values: dict[str, Any]) -> Row:
         if not estimates:
             reasons = " ".join(dict.fromkeys(null for null in nulls if isinstance(null, str)))
             return not_tested(
-                "It needs the same number of untrained copies of all these models. " + reasons
+                "The claim also has to be measured on untrained copies of all these models, and "
+                "these measurements are missing. " + reasons
             )
         effect, untrained = beyond(trained, estimates), tuple(null.value for null in estimates)
 

@@ -213,7 +213,10 @@ def _safetensors_entries(file: Any) -> Entries:
     for name in file.offset_keys():
         stored = file.get_slice(name)
         if stored.get_dtype() not in SAFETENSORS:
-            raise ValueError(f"the dtype {short(stored.get_dtype())} of {short(name)}")
+            raise ValueError(
+                f"the dtype {short(stored.get_dtype())} of {short(name)}; known are "
+                f"{', '.join(SAFETENSORS)}"
+            )
         info = _declared(name, stored.get_shape(), SAFETENSORS[stored.get_dtype()])
         entries[name] = info, functools.partial(file.get_tensor, name)
     return entries

@@ -175,7 +175,7 @@ class TensorUnpickler(pickle.Unpickler):
             raise ValueError(f"a reference by a {type(pid).__name__}, where a storage is expected")
         kind, storage, key, _, count, *view = pid
         if kind != "storage" or type(storage) is not Storage or any(view):
-            raise ValueError("a reference to something else, where a storage is expected")
+            raise ValueError("a persistent reference that is not a plain tensor storage")
         if type(key) is not str:
             raise ValueError(f"a storage whose key is a {type(key).__name__}, not a str")
         if storage.dtype not in STORAGES.values() or not _is_count(count):

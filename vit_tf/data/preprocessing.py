@@ -194,7 +194,7 @@ class Preprocessing:
         images, channels = np.asarray(images), len(self.mean)
         if images.ndim not in (3, 4) or images.shape[-1] not in (1, channels):
             raise ValueError(
-                f"Expected images of shape ([example,] height, width, {channels}). "
+                f"Expected images of shape ([example,] height, width, {channels} or 1). "
                 f"Received: shape {images.shape}"
             )
         require_levels(images)

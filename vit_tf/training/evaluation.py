@@ -69,7 +69,7 @@ def _ranks_of(model: keras.Model, dataset: tf.data.Dataset) -> tuple[np.ndarray,
         ranks.append(_ranks(score(images), labels))
         count += len(images)
     if not ranks:
-        raise ValueError("Expected at least one batch of images. Received none")
+        raise ValueError("Expected at least one batch of images. Received: none")
     return np.concatenate([rank for rank, _ in ranks]), ranks[0][1]
 
 
@@ -96,8 +96,8 @@ def class_scores_of(model: Callable) -> Callable:
             return scores
         if not is_binary():
             raise ValueError(
-                "Expected scores of two classes or more, or a Keras model that ends in one "
-                "sigmoid, the probability of the second of two classes. "
+                "Expected scores of two classes or more, or a Keras model whose one output is a "
+                "sigmoid, with the probability of the second of two classes. "
                 f"Received: scores of shape {tuple(scores.shape)}"
             )
         second = np.asarray(scores, np.float64)
