@@ -249,8 +249,9 @@ def check_dtype(features: Any, dtype: str) -> None:
     words = f"in {interval(*expected)}" if expected else "in the range that the model expects"
     raise ValueError(
         f"Expected float images {words}, or a model that states how integers become such: "
-        "model.preprocessing = vit_tf.Preprocessing.from_range((height, width), low, high), or of "
-        f"a function `integer_images = True`. Received: {dtype} images for "
+        "model.preprocessing = vit_tf.Preprocessing.from_range((height, width), low, high), with "
+        "num_channels=1 for grey images, or of a function `integer_images = True`. "
+        f"Received: {dtype} images for "
         f"{getattr(features, 'name', None) or getattr(features, '__name__', 'features')}"
     )
 
