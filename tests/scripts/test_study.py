@@ -69,7 +69,8 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
     assert sorted(re.findall(r'href="figures/([\w-]+)\.png"', report)) == figures
     # The first images stand with their classes and with what each model predicts.
     labels = re.findall(r'<span class="label">(\w+)</span>', report)
-    predicted = re.findall(r'<span class="guess.*?>([✓✗]) (\w+) <span class="share">', report)
+    named = r'<span class="guess[^>]*>([✓✗]) <span class="name">(\w+)</span> <span class="share">'
+    predicted = re.findall(named, report)
     assert labels and len(predicted) == 2 * len(labels)
     for number, (mark, name) in enumerate(predicted):
         assert (mark == "✓") == (name == labels[number // 2])
