@@ -228,7 +228,7 @@ def test_siglip_in_a_folder(size, tmp_path):
     assert max(tower_models.errors_of(model, expected, images).values()) < MOST
     other = {"model_cfg": MODEL | {"vision_cfg": vision | {"image_size": [30, 24]}}}
     write_config(tmp_path, other)
-    with refuses(r"image_size in open_clip_config.json, \(30, 24\)|number of positions"):
+    with refuses(r"\(30, 24\), the image_size in open_clip_config.json|number of positions"):
         vit_tf.load_pretrained(tmp_path, num_heads=3)
 
 
