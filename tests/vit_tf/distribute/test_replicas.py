@@ -13,7 +13,8 @@ from paths import HELPERS, process_group
 
 WORKER = HELPERS / "device_worker.py"
 
-pytestmark = pytest.mark.slow
+# Keras warns in workers of what they share, such as data that run out.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 needs_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="jax is not installed")
 
 
