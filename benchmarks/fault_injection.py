@@ -8,7 +8,7 @@ At the end, the files are compared with those of an uninterrupted run: weights, 
 results and pictures bit for bit, those of a study to 1e-5, as TensorFlow may round a measurement
 differently in a process that has trained models before.
 
-Of two workers that train or measure together, the chief and the other are killed alternately; the
+If two workers train or measure together, the chief and the other are killed alternately; the
 remaining one must stop by itself. Their numbers may differ from those of uninterrupted workers and
 of one process: weights by 1e-4, results by 1e-5. Prints a table; the exit status is 1 if anything
 differs. Needs Linux.

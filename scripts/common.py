@@ -522,10 +522,10 @@ def require_names(options: Options) -> None:
     if getattr(options, "data", None) and not getattr(options, "imports", None):
         _require_data(options.data, options.data_dir)
     if getattr(options, "classes", None) and not is_remote(options.classes):
-        require_file(options.classes, "File of classes")
+        require_existing_file(options.classes, "File of classes")
 
 
-def require_file(path: str | os.PathLike, what: str = "File") -> None:
+def require_existing_file(path: str | os.PathLike, what: str = "File") -> None:
     """Raises a `ValueError` for a file that does not exist."""
     if not os.path.isfile(os.path.expanduser(path)):
         raise ValueError(f"{what} not found: {without_password(path)!r}")
@@ -535,7 +535,7 @@ def _require_model(source: str) -> None:
     from vit_tf.checkpoints.released import require_known_model
 
     if source.endswith(".keras") and not is_remote(source):
-        require_file(source, "Model file")
+        require_existing_file(source, "Model file")
     if not source.startswith("timm:") and not is_remote(source):
         require_known_model(os.path.expanduser(source))
 

@@ -101,7 +101,7 @@ def _check(options: Options) -> None:
             f"Expected --names for {len(options.models)} models. Received: {len(options.names)}"
         )
     for image in options.images:
-        common.require_file(image, "Image file")
+        common.require_existing_file(image, "Image file")
     if options.out.is_dir() or not options.out.absolute().parent.is_dir():
         raise ValueError(
             f"Expected --out to be a file in an existing folder. Received: {options.out}"

@@ -232,14 +232,19 @@ def prepare_images(
         key = "class scores", requested
         own = features[position]
         features[position] = keep(own, key, partial(own.read_scores, requested, show))
-        # A data set that names its classes has the model's classes, in their order.
         for images in (x for name, x in zip(data, sets, strict=True) if name in labelled):
-            if getattr(images, "class_names", None):
-                with_scores = features[position]
-                layer = score_layer(with_scores, requested)
-                num_classes = num_scored_classes(with_scores, images, layer)
-                require_classes_of(with_scores.facts.class_names or None, num_classes, images)
+            require_same_classes(features[position], images, requested)
     return features, [_as_batches(images, keep_order) for images in sets]
+
+
+def require_same_classes(features: Features, images: Batches, requested: str | None = None) -> None:
+    """Raises a `ValueError` for data that name other classes than a model's, or in another order.
+
+    `requested` is the layer of the class scores, if the caller names it.
+    """
+    if getattr(images, "class_names", None):
+        num_classes = num_scored_classes(features, images, score_layer(features, requested))
+        require_classes_of(features.facts.class_names or None, num_classes, images)
 
 
 def score_layer(features: Features, requested: str | None = None) -> str:

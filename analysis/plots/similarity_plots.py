@@ -239,7 +239,7 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
 
 SELF = 0.99  # the similarity of a layer with itself, of measures without errors of estimation
 RELIABLE = 0.5  # a measure that finds no layer this similar to itself has too few images
-# Of the measures of `similarities`, on plots.
+# The names of the measures of `similarities` that plots show.
 MEASURE_NAMES = {
     "cka": "CKA",
     "rbf_cka": "CKA, RBF kernel",

@@ -16,14 +16,12 @@ from vit_tf.data.labels import require_labels
 from vit_tf.features.conversion import LayerSelection, ModelLike, name_models
 from vit_tf.features.features import Features, ScoreKind
 from vit_tf.features.layers import Detail
-from vit_tf.training.evaluation import require_classes_of
 
 from ..engine.accessors import ResultDataset
 from ..engine.class_scores import (
     ONE_SCORE,
     class_divergence,
     class_probabilities,
-    num_scored_classes,
     require_scores,
 )
 from ..engine.estimates import LEAST_EXAMPLES
@@ -35,6 +33,7 @@ from ..engine.preparation import (
     prepare_images,
     read_model,
     require_labelled,
+    require_same_classes,
     score_layer,
 )
 from ..engine.results import ALL, DEFAULT, provenance, variable
@@ -162,9 +161,8 @@ def grounded_similarity(
     is_labelled = is_labelled and getattr(batches, "class_names", None) != ()
     if is_labelled:
         require_labelled("images", batches)
-        for each in features if getattr(batches, "class_names", None) else ():
-            num_classes = num_scored_classes(each, batches, score_layer(each, scores))
-            require_classes_of(each.facts.class_names or None, num_classes, batches)
+        for each in features:
+            require_same_classes(each, batches, scores)
     statistic = _tables_statistic(
         dict(zip(named, features, strict=True)),
         selected,

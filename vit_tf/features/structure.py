@@ -125,7 +125,7 @@ def find_representations_among(entries: Sequence[LayerEntry]) -> dict[str, bool]
         if weighted:
             marks[entry.tap] = bool(end_of_block)
         previous = entry
-    # Of a model of several classifiers, what comes before the last is the scores of another.
+    # In a model of several classifiers, the vector before the last one holds another's scores.
     if end < len(entries) and end and _is_vector(entries[end - 1]) and entries[end - 1].is_single:
         marks.setdefault(entries[end - 1].tap, False)
     return marks
