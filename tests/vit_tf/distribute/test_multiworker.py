@@ -17,9 +17,6 @@ from paths import HELPERS, process_group
 from vit_tf import distribute
 from vit_tf.distribute import strategies
 
-# Keras warns in workers of what they share, such as data that run out.
-pytestmark = pytest.mark.filterwarnings("default")
-
 WORKER = HELPERS / "multiworker_worker.py"
 # Seconds until a test that hangs fails; the workers of a test that was killed end by themselves a
 # little later. It is no measure of their speed: on a machine with other work the import of

@@ -13,8 +13,7 @@ from paths import HELPERS, process_group
 
 WORKER = HELPERS / "device_worker.py"
 
-# Keras warns in workers of what they share, such as data that run out.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = pytest.mark.slow
 needs_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="jax is not installed")
 
 
