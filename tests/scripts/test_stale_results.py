@@ -102,7 +102,7 @@ def test_changed_plots_are_drawn_again_of_the_same_results(tmp_path):
 
     def run():
         line = f"{vit} --data digits --take-test 40 --shots 2 --figures lens --strategy none"
-        done = run_python(checkout, "scripts/analyze.py", *line.split(), "--out", out)
+        done = run_python(checkout, "-m", "vit_tf", "analyze", *line.split(), "--out", out)
         return done.returncode, done.stderr, dates(out)
 
     status, text, before = run()
