@@ -590,7 +590,7 @@ def effects_statistic(
     count: int,
     replacement: str = ZERO,
 ) -> Statistic[Totals]:
-    """`Statistic` over images and labels with the sums that `measure_effects` reads.
+    """`Statistic` over images and labels, whose totals `measure_effects` reads.
 
     `count` is the number of interventions.
     """

@@ -414,11 +414,11 @@ def outlier_roles(
     statistic = _content_statistic(features, tuple(thresholds.items()), grid, seed)
     rows = evaluate(statistic, images, features, description="content of outliers")
     probes = {}
-    for layer, found in rows["layers"].items():
-        if (has_both := found["has_both"]).sum() >= MIN_IMAGES:
+    for layer, pairs in rows["layers"].items():
+        if (has_both := pairs["has_both"]).sum() >= MIN_IMAGES:
             probes[layer] = probe_both(
-                found["vectors"][has_both],
-                found["positions"][has_both],
+                pairs["vectors"][has_both],
+                pairs["positions"][has_both],
                 rows["labels"][has_both],
                 seed,
             )
@@ -484,11 +484,11 @@ def _content_statistic(
         rows = {}
         for layer, threshold in thresholds:
             tokens = grid.spatial(tf.cast(taps[layer], tf.float32))
-            both = outliers_and_others(taps[layer], threshold, grid, order)
-            # The first of each in the random order.
-            positions = [tf.argmin(tf.where(mask, order, 2.0), axis=1) for mask in both]
+            masks = outliers_and_others(taps[layer], threshold, grid, order)
+            # The first outlier and the first ordinary token in the random order.
+            positions = [tf.argmin(tf.where(mask, order, 2.0), axis=1) for mask in masks]
             rows[layer] = {
-                "has_both": tf.reduce_any(both[0], axis=1) & tf.reduce_any(both[1], axis=1),
+                "has_both": tf.reduce_any(masks[0], axis=1) & tf.reduce_any(masks[1], axis=1),
                 "positions": tf.stack(positions, axis=1),
                 "vectors": tf.gather(tokens, tf.stack(positions, axis=1), axis=1, batch_dims=1),
             }

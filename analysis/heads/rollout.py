@@ -204,8 +204,8 @@ def _skip_changes(taps: Taps) -> dict[str, tf.Tensor]:
     blocks = {site.rpartition("/")[0] for site, kind in sites_and_kinds if kind == "weights"}
     sites = [site for site, kind in sites_and_kinds if kind in ("weights", "skip", "branch", "sum")]
     sites = [site for site in dict.fromkeys(sites) if site.rpartition("/")[0] in blocks]
-    wanted = [f"{site}/{end}" for site in sites for end in ("skip", "sum")]
-    missing = [tap for tap in wanted or ["block*/attention/weights"] if tap not in taps]
+    required = [f"{site}/{end}" for site in sites for end in ("skip", "sum")]
+    missing = [tap for tap in required or ["block*/attention/weights"] if tap not in taps]
     if missing:
         raise ValueError(
             "Expected 'skip' and 'sum' of every site with attention 'weights': rollout "
@@ -213,7 +213,7 @@ def _skip_changes(taps: Taps) -> dict[str, tf.Tensor]:
             f"no {format_list(missing)}"
         )
     changes = {}
-    # Without a norm between sites, what one site adds up is what the next one adds to.
+    # Without a norm between sites, the sum of one site is the skip of the next.
     pairs = [(f"{before}/sum", f"{after}/skip") for before, after in itertools.pairwise(sites)]
     for pair in pairs:
         before, after = (tf.cast(taps[tap], tf.float32) for tap in pair)
