@@ -463,9 +463,6 @@ def _import_libraries(path: str) -> None:
     """Imports the libraries whose classes a `.keras` file names."""
     if not zipfile.is_zipfile(path):
         return  # `load_model` refuses it
-    from vit_tf.checkpoints.archives import require_small_members
-
-    require_small_members(path)
     with zipfile.ZipFile(path) as archive:
         text = archive.read("config.json") if "config.json" in archive.namelist() else b""
     for library in LIBRARIES:

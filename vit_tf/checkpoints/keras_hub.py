@@ -276,11 +276,13 @@ def _google_map(
     if tokens:
         ends += ",".join(f"{first}/{token}" for token in tokens) + " embedding/prefix tokens"
     block = VIT_BLOCK.replace("FC1", names[0]).replace("FC2", names[1])
-    sizes = {"D": config["hidden_dim"], "M": hidden}
-    mapping = _arguments(config, hidden, bool(tokens), epsilon=config["layer_norm_epsilon"])
-    mapping |= read_table(ends, _kinds(tensors), sizes)
+    sizes, kinds = {"D": config["hidden_dim"], "M": hidden}, _kinds(tensors)
     stem, layers = f"{kind}_encoder/transformer_block_#/", config["num_layers"]
-    return mapping | read_blocks(block, _kinds(tensors), sizes, stem, layers, first=1)
+    return (
+        _arguments(config, hidden, bool(tokens), epsilon=config["layer_norm_epsilon"])
+        | read_table(ends, kinds, sizes)
+        | read_blocks(block, kinds, sizes, stem, layers, first=1)
+    )
 
 
 def _convert_dino(backbone: Any, tensors: Tensors) -> WeightMap:
@@ -316,11 +318,13 @@ def _dino_map(
     registers = config["num_register_tokens"]
     tokens = "embeddings/cls_token" + (",embeddings/register_tokens" if registers else "")
     ends += f"{tokens} embedding/prefix tokens"
-    more |= {"registers": registers, "layer_scale": config["layer_scale_init_value"]}
-    mapping = _arguments(config, hidden, True, **more)
-    mapping |= read_table(ends, _kinds(tensors), sizes)
-    layers = config["num_layers"]
-    return mapping | read_blocks(block, _kinds(tensors), sizes, "encoder/layers_#/", layers)
+    kinds, layers = _kinds(tensors), config["num_layers"]
+    return (
+        _arguments(config, hidden, True, **more)
+        | {"registers": registers, "layer_scale": config["layer_scale_init_value"]}
+        | read_table(ends, kinds, sizes)
+        | read_blocks(block, kinds, sizes, "encoder/layers_#/", layers)
+    )
 
 
 def _require(config: dict, **values: object) -> None:
@@ -347,24 +351,26 @@ def _convert_clip(encoder: Any, tensors: Tensors) -> WeightMap:
     mapping, prefix = _encoder_map(encoder, tensors, CLIP_BLOCK, ends)
     as_token = partial(np.reshape, shape=(1, 1, width))
     token = Transform({f"{prefix}embedding/class_embedding": (width,)}, as_token)
-    mapping |= WeightMap(weights={"embedding/prefix": token})
-    if "vision_projection/kernel" not in tensors:
-        return mapping | identity_projection(width)
-    units = tensors["vision_projection/kernel"].shape[1]
-    row = read_table("vision_projection projection kernel", _kinds(tensors), {})
-    return mapping | row | {"projection_dim": units}
+    projection = identity_projection(width)
+    if "vision_projection/kernel" in tensors:
+        row = "vision_projection projection kernel"
+        units = tensors["vision_projection/kernel"].shape[1]
+        projection = read_table(row, _kinds(tensors), {}) | {"projection_dim": units}
+    return mapping | WeightMap(weights={"embedding/prefix": token}) | projection
 
 
 def _convert_siglip(encoder: Any, tensors: Tensors) -> WeightMap:
     # That of the last normalisation is fixed.
     _require({"layer_norm_epsilon": encoder.layer_norm_epsilon}, layer_norm_epsilon=1e-6)
     mapping, prefix = _encoder_map(encoder, tensors, SIGLIP_BLOCK, "post_layer_norm norm norm D")
-    sizes = {"D": encoder.hidden_dim, "M": encoder.intermediate_dim}
-    names = (f"{prefix}head/{{}}", "pooling/{}")
-    mapping |= read_table(SIGLIP_POOLING, _kinds(tensors), sizes, *names)
+    sizes, kinds = {"D": encoder.hidden_dim, "M": encoder.intermediate_dim}, _kinds(tensors)
     probe = f"{encoder.head.probe.path} pooling/probe same 1 1 D\n"
     patches = f"{prefix}embedding/patch_embedding embedding/patches patches D"
-    return mapping | read_table(probe + patches, _kinds(tensors), sizes)
+    return (
+        mapping
+        | read_table(SIGLIP_POOLING, kinds, sizes, f"{prefix}head/{{}}", "pooling/{}")
+        | read_table(probe + patches, kinds, sizes)
+    )
 
 
 def _encoder_map(encoder: Any, tensors: Tensors, block: str, ends: str) -> tuple[WeightMap, str]:
@@ -380,12 +386,13 @@ def _encoder_map(encoder: Any, tensors: Tensors, block: str, ends: str) -> tuple
     # Positions are in the order of KerasHub's ids, all 0 in an untrained CLIP.
     ids = ops.convert_to_numpy(encoder.embedding.position_ids)
     reordered = Transform({positions: tensors[positions].shape}, lambda values: values[ids])
-    positions = {"embedding/positions": reordered}
-    mapping = WeightMap(arguments, positions, unused=(f"{first}/position_ids",))
     sizes = {"D": encoder.hidden_dim, "M": encoder.intermediate_dim}
-    mapping |= read_table(CLIP_PATCHES + ends, kinds, sizes, f"{prefix}{{}}")
-    stem, layers = f"{prefix}encoder_block_#/", encoder.num_layers
-    return mapping | read_blocks(block, kinds, sizes, stem, layers), prefix
+    mapping = (
+        WeightMap(arguments, {"embedding/positions": reordered}, (f"{first}/position_ids",))
+        | read_table(CLIP_PATCHES + ends, kinds, sizes, f"{prefix}{{}}")
+        | read_blocks(block, kinds, sizes, f"{prefix}encoder_block_#/", encoder.num_layers)
+    )
+    return mapping, prefix
 
 
 def _classifier_map(task: Any, arguments: dict, tensors: Tensors) -> WeightMap:

@@ -5,7 +5,6 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable
-from numbers import Integral
 from typing import TYPE_CHECKING, TypeVar
 
 import keras
@@ -23,11 +22,11 @@ from vit_tf.checkpoints.weight_maps import (
     at_most,
     check,
     fill,
-    first_names,
     measured_as_module,
 )
-from vit_tf.common.names import lookup
+from vit_tf.common.names import as_sizes, format_list, lookup
 from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.data.source import check_number
 from vit_tf.models.model import VisionModel, name_after, weights_by_name
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import ACTIVATIONS, check_pooling
@@ -188,15 +187,22 @@ def load_pretrained(
             belongs to an unknown family. It is also raised if the tensors of the file do not match
             the weights of the model (the message lists the mismatches).
     """
-    options = LoadOptions(num_classes, _image_shape(image_shape), pooling, num_heads)
-    options = dataclasses.replace(options, preprocessing=preprocessing, activation=activation)
+    if image_shape is not None:
+        form = "(height, width) or (height, width, channels)"
+        image_shape = as_sizes("image_shape", image_shape, form, (2, 3))
+    options = LoadOptions(
+        num_classes,
+        image_shape,
+        pooling,
+        num_heads,
+        preprocessing=preprocessing,
+        activation=activation,
+    )
     if pooling is not None:
         check_pooling(pooling)
-    for number, value, least in (("num_classes", num_classes, 0), ("num_heads", num_heads, 1)):
-        if value is not None and (not isinstance(value, Integral) or value < least):
-            raise ValueError(
-                f"Expected {number} to be at least {least}. Received: {number}={value!r}"
-            )
+    for name, value, least in (("num_classes", num_classes, 0), ("num_heads", num_heads, 1)):
+        if value is not None:
+            check_number(name, value, least)
     # Unknown words raise before a file is fetched.
     if positions is not None:
         lookup("positions", positions, METHODS)
@@ -228,24 +234,20 @@ def load_pretrained(
     shape = options.image_shape or conversion.size
     if shape and shape != tuple(model.image_shape)[: len(shape)]:
         if not options.image_shape:
-            _warn_of_size(path, shape, model.image_shape)
+            # A folder is opened at the size of its image processor.
+            height, width = model.image_shape[:2]
+            at_most(max(shape), LARGEST_RESIZE * max(height, width), "pixels a side")
+            warnings.warn(
+                f"{path} is opened at the {shape[0]} x {shape[1]} pixels of its image processor, "
+                f"not at the {height} x {width} of its weights: image_shape=({height}, {width}) "
+                "keeps those.",
+                stacklevel=2,
+            )
         method = positions or conversion.positions or conversion.interpolation
         model = at_resolution(model, shape, method=method)
     if preprocessing is not None:
         model.preprocessing = preprocessing
     return name_after(model, path_or_name)
-
-
-def _warn_of_size(path: str, size: tuple[int, int], image_shape: tuple) -> None:
-    """Warns of a folder that is opened at the size of its image processor."""
-    most = LARGEST_RESIZE * max(image_shape[:2])
-    at_most(max(size), most, "pixels a side in the file of the image processor")
-    height, width = image_shape[:2]
-    warnings.warn(
-        f"{path} is opened at the {size[0]} x {size[1]} pixels of its image processor, not at the "
-        f"{height} x {width} of its weights: image_shape=({height}, {width}) keeps those.",
-        stacklevel=3,
-    )
 
 
 def _open_saved(
@@ -273,21 +275,6 @@ def _open_saved(
     if options.preprocessing is not None:
         model.preprocessing = options.preprocessing
     return name_after(model, name)
-
-
-def _image_shape(image_shape: Iterable[int] | None) -> tuple[int, ...] | None:
-    if image_shape is None:
-        return None
-    try:
-        shape = tuple(int(n) for n in image_shape)
-    except TypeError:
-        shape = ()
-    if len(shape) not in (2, 3) or min(shape) < 1:
-        raise ValueError(
-            "Expected image_shape to be (height, width) or (height, width, channels). "
-            f"Received: image_shape={image_shape!r}"
-        )
-    return shape
 
 
 def _convert(archive: CheckpointFile | Folder, options: LoadOptions) -> Conversion:
@@ -321,7 +308,7 @@ def _convert(archive: CheckpointFile | Folder, options: LoadOptions) -> Conversi
         names = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
         raise ValueError(
             f"Expected the tensors of {archive.path!r} to be those of a known family ({names}). "
-            f"Received: {first_names(archive.tensors)}"
+            f"Received: {format_list(sorted(archive.tensors))}"
         )
     return _located(
         lambda: _convert_family(family, archive, options), archive, f" of {family.name}"

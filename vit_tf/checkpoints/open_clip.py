@@ -115,15 +115,17 @@ def _convert(
     }
     names = ("positional_embedding", "class_embedding")
     grid_sizes = (width, channels, patch, options.image_shape, image_shape)
-    mapping = WeightMap(arguments, new=("head/*",))
-    mapping |= clip_tokens_map(encoder_tensors, *names, *grid_sizes)
     hidden = dims(encoder_tensors, "transformer.resblocks.0.mlp.c_fc.bias", 1)[0]
     sizes = {"C": channels, "D": width, "P": patch, "R": projection, "M": hidden}
-    mapping |= {"num_layers": layers, "mlp_dim": hidden}
-    mapping |= read_table(STEM_AND_HEAD, TORCH, sizes)
-    mapping |= read_blocks(BLOCK, TORCH, sizes, "transformer.resblocks.#.", layers)
-    mapping = mapping.under(ENCODER_PREFIX) | WeightMap(unused=UNUSED)
-    return Conversion("CLIPViT", mapping.under(prefix), "bicubic", CLIP, 1.0)
+    encoder = (
+        WeightMap(arguments, new=("head/*",))
+        | clip_tokens_map(encoder_tensors, *names, *grid_sizes)
+        | {"num_layers": layers, "mlp_dim": hidden}
+        | read_table(STEM_AND_HEAD, TORCH, sizes)
+        | read_blocks(BLOCK, TORCH, sizes, "transformer.resblocks.#.", layers)
+    )
+    mapping = (encoder.under(ENCODER_PREFIX) | WeightMap(unused=UNUSED)).under(prefix)
+    return Conversion("CLIPViT", mapping, "bicubic", CLIP, 1.0)
 
 
 def convert_folder(folder: Folder, options: LoadOptions) -> Conversion:
@@ -164,7 +166,7 @@ def _convert_siglip(folder: Folder, size: tuple[int, int], options: LoadOptions)
 def _convert_own(
     folder: Folder, config: Config, size: tuple[int, int], activation: str, options: LoadOptions
 ) -> Conversion:
-    """An encoder of open_clip's own, whose tensors have to be of the sizes of its configuration."""
+    """An encoder of open_clip's own, whose configuration has its heads; tensors have the rest."""
     for name, value in REQUIRED_VALUES.items():
         config.require(name, value)
     unknown = sorted(set(config.fields) - {*DEFAULTS, *REQUIRED_VALUES, *IGNORED_FIELDS})
@@ -181,27 +183,7 @@ def _convert_own(
         )
     options.check_heads(width // head_width, width)
     options = dataclasses.replace(options, num_heads=width // head_width)
-    ratio = config.fields["mlp_ratio"]
-    if type(ratio) not in (int, float) or not 0 < ratio < 1000:
-        raise ValueError(
-            f"Expected mlp_ratio of {OPEN_CLIP} to be a number above 0 and below 1000. "
-            f"Received: {ratio!r}"
-        )
-    patch = config.pair("patch_size")
-    sizes = {
-        "num_layers": config.integer("layers"),
-        "hidden_dim": width,
-        "mlp_dim": int(width * ratio),
-        "patch_size": patch[0] if patch[0] == patch[1] else patch,
-        "projection_dim": Config(folder.config["model_cfg"], OPEN_CLIP).integer("embed_dim"),
-    }
-    conversion = _convert(folder.tensors, options, activation, size)
-    received = {name: conversion.mapping.arguments[name] for name in sizes}
-    if received != sizes:
-        raise ValueError(
-            f"Expected tensors of the sizes in {OPEN_CLIP}, {sizes}. Received: {received}"
-        )
-    return conversion
+    return _convert(folder.tensors, options, activation, size)
 
 
 def _preprocessing(folder: Folder, size: tuple[int, int], channels: int) -> dict:

@@ -283,30 +283,33 @@ def list_pretrained(pattern: str = "*") -> list[str]:
     return names
 
 
+# What files in formats that are not read hold, and how to save their model, by their endings.
+OTHER_FORMATS = {
+    (".weights.h5", ".weights.hdf5"): (
+        "weights alone: load them into their model, then model.save({new_name!r})"
+    ),
+    (".h5", ".hdf5"): (
+        "Keras' older format: save it anew with "
+        "keras.models.load_model({path!r}, compile=False).save({new_name!r})"
+    ),
+    (".tflite", ".lite"): (
+        "compiled for TensorFlow Lite, which keeps no layers: save the Keras model that it was "
+        "made from, with model.save({new_name!r})"
+    ),
+    (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"): "an image; images come after the model",
+}
+
+
 def refuse_other_formats(path: str | os.PathLike) -> None:
     """Raises a `ValueError` for models in formats that are not read; it says how to save them."""
-    path = os.fspath(path)
-    lower = path.lower()
-    anew = f"{os.path.splitext(os.path.basename(path))[0].removesuffix('.weights')}.keras"
-    if lower.endswith((".weights.h5", ".weights.hdf5")):
-        received = f"weights alone: load them into their model, then model.save({anew!r})"
-    elif lower.endswith((".h5", ".hdf5")):
-        received = (
-            "Keras' older format: save it anew with "
-            f"keras.models.load_model({without_password(path)!r}, compile=False).save({anew!r})"
-        )
-    elif lower.endswith((".tflite", ".lite")):
-        received = (
-            "compiled for TensorFlow Lite, which keeps no layers: save the Keras model that it "
-            f"was made from, with model.save({anew!r})"
-        )
-    elif lower.endswith((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")):
-        received = "an image; images come after the model"
-    else:
-        return
-    raise ValueError(
-        f"Expected a .keras file or a checkpoint. Received: {without_password(path)!r}, {received}"
-    )
+    path = without_password(path)
+    for endings, words in OTHER_FORMATS.items():
+        if path.lower().endswith(endings):
+            stem = os.path.splitext(os.path.basename(path))[0].removesuffix(".weights")
+            received = words.format(path=path, new_name=f"{stem}.keras")
+            raise ValueError(
+                f"Expected a .keras file or a checkpoint. Received: {path!r}, {received}"
+            )
 
 
 def require_known_model(path_or_name: str) -> None:
@@ -324,13 +327,11 @@ def require_known_model(path_or_name: str) -> None:
         return
     near = near_names(path_or_name, all_names)
     hint = f" Did you mean {' or '.join(map(repr, near[:3]))}?" if near else ""
-    if re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+(\.\w+)?|resnet\d+", path_or_name):
-        hint += f" A model of timm opens by 'timm:{path_or_name}'."
-    elif re.fullmatch(r"[\w.-]+/[\w.-]+", path_or_name):
-        hint += f" A folder on the Hugging Face hub opens by '{HUB}{path_or_name}'."
-    elif not near:
-        hint = " vit_tf.list_pretrained() lists the names; files and folders are named by paths."
-    raise ValueError(f"Unknown model {without_password(path_or_name)!r}.{hint}")
+    raise ValueError(
+        f"Unknown model {without_password(path_or_name)!r}.{hint} vit_tf.list_pretrained() lists "
+        f"the names; 'timm:NAME' is a model of timm, '{HUB}OWNER/NAME' a folder on the Hugging "
+        "Face hub, and files and folders are named by paths."
+    )
 
 
 def fetch(path_or_name: str) -> tuple:

@@ -17,6 +17,7 @@ import numpy as np
 from einops import rearrange
 
 from vit_tf.checkpoints.archives import TensorInfo
+from vit_tf.common.names import format_list
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
 
@@ -26,8 +27,7 @@ CLIP = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
     "std": (0.26862954, 0.26130258, 0.27577711),
 }
-MOST_LAYERS, MOST_STAGES = 1000, 10
-MOST_SHOWN = 8  # names of a kind, or values, in an error
+MOST_LAYERS = 1000
 CONSTANT_TOLERANCE = 0.01  # relative, of values that some files have in bfloat16
 QKV = ("query", "key", "value")
 # Heads by width and number of layers, which no tensor's shape shows: those of published sizes.
@@ -415,6 +415,31 @@ def head_map(
     )
 
 
+def tanh_head_map(
+    tensors: Tensors, width: int, options: LoadOptions, layer: str, kinds: Kinds = TORCH
+) -> WeightMap:
+    """The head, and the layer of tanh before it, which is left out with a head that is replaced."""
+    dot = "." if kinds is TORCH else "/"
+    if f"{layer}{dot}bias" not in tensors:
+        return head_map(tensors, width, options, "head", kinds)
+    inner = dims(tensors, f"{layer}{dot}bias", 1)[0]
+    head = head_map(tensors, inner, options, "head", kinds)
+    if head.new and options.num_classes is not None:
+        head = head_map(tensors, width, options, "head", kinds)
+        return head | WeightMap(unused=(f"{layer}{dot}*",))
+    before = read_table(f"{layer} pre_logits linear D R", kinds, {"D": width, "R": inner})
+    return before | {"representation_dim": inner} | head
+
+
+def two_heads_map(
+    tensors: Tensors, width: int, options: LoadOptions, head: str, distillation_head: str
+) -> WeightMap:
+    """The head of the class token and that of the token of distillation."""
+    other = head_map(tensors, width, options, distillation_head)
+    both = head_map(tensors, width, options, head) | other.renamed("head/", "distillation_head/")
+    return both | {"distillation": "heads"}
+
+
 def measured_as_module(architecture: str = "NAME") -> str:
     """The part of an error that shows the code to measure a model as a module of timm."""
     call = f"timm.create_model({architecture!r}, pretrained=True)"
@@ -460,7 +485,7 @@ def dims(tensors: Tensors, name: str, axes: int) -> tuple:
     if name not in tensors:
         raise ValueError(
             f"Expected a tensor {name!r}, which determines the size of the model. "
-            f"Received: {first_names(tensors)}"
+            f"Received: {format_list(sorted(tensors))}"
         )
     shape = tensors[name].shape
     if len(shape) != axes or min(shape, default=1) < 1:
@@ -477,17 +502,10 @@ def patch_dims(tensors: Tensors, kernel: str) -> tuple:
     return width, channels, square(tensors, kernel, *patch)
 
 
-def first_names(tensors: Tensors, count: int = 6) -> str:
-    """The first names of a file's tensors, and how many more there are."""
-    names = sorted(tensors)
-    more = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(ascii(name) for name in names[:count]) + more
-
-
 def count_layers(tensors: Tensors, pattern: str = r"blocks\.(\d+)\.") -> int:
     """Number of different numbers that the group of a regular expression takes in the names."""
     matches = (re.match(pattern, name) for name in tensors)
-    return at_most(len({match[1] for match in matches if match}), MOST_LAYERS, "layers")
+    return len({match[1] for match in matches if match})
 
 
 def count_units(tensors: Tensors, pattern: str, first: int = 1) -> tuple:
@@ -496,9 +514,7 @@ def count_units(tensors: Tensors, pattern: str, first: int = 1) -> tuple:
     for match in (re.match(pattern, name) for name in tensors):
         if match:
             stages.setdefault(match[1], set()).add(match[2])
-    at_most(len(stages), MOST_STAGES, "stages")
-    units = [len(stages.get(str(stage + first), ())) for stage in range(len(stages))]
-    return tuple(at_most(depth, MOST_LAYERS, "units") for depth in units)
+    return tuple(len(stages.get(str(stage + first), ())) for stage in range(len(stages)))
 
 
 def at_most(number: int, most: int, unit: str) -> int:
@@ -537,7 +553,7 @@ def fill(variables: Variables, archive: TensorFile, mapping: WeightMap) -> None:
 
 def _shown(values: np.ndarray) -> str:
     """The first few of some values."""
-    return np.array2string(np.ravel(values)[:MOST_SHOWN], precision=3, separator=", ")
+    return np.array2string(np.ravel(values)[:8], precision=3, separator=", ")
 
 
 def _assign(
@@ -570,7 +586,7 @@ def check(archive: TensorFile, mapping: WeightMap, variables: Variables | None =
             for name in archive.tensors
             if name not in {*used, *mapping.constants} and not _matches(name, mapping.unused)
         ),
-        "misshapen": sorted(_misshapen(variables, archive.tensors, wanted)),
+        "misshapen": sorted(_misshapen(archive.tensors, wanted)),
         "weights without a source": sorted(
             name
             for name in variables or ()
@@ -578,7 +594,11 @@ def check(archive: TensorFile, mapping: WeightMap, variables: Variables | None =
         ),
     }
     if any(problems.values()):
-        received = "; ".join(_counted(kind, names) for kind, names in problems.items() if names)
+        received = "; ".join(
+            f"{kind} ({len(names)}): {format_list(names)}"
+            for kind, names in problems.items()
+            if names
+        )
         raise ValueError(
             f"Expected the tensors of {archive.path!r} to match the weights of the model one "
             f"to one. "
@@ -598,12 +618,10 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _misshapen(
-    variables: Variables | None, infos: Tensors, wanted: Mapping[str, Transform]
-) -> set[str]:
-    """What is wrong with shapes and dtypes, a line for each tensor or weight."""
+def _misshapen(infos: Tensors, wanted: Mapping[str, Transform]) -> set[str]:
+    """What is wrong with shapes and dtypes, a line for each tensor."""
     wrong = set()
-    for name, transform in wanted.items():
+    for transform in wanted.values():
         present = {tensor for tensor in transform.tensors if tensor in infos}
         unfit = {t for t in present if infos[t].shape != tuple(transform.tensors[t])}
         wrong |= {
@@ -614,25 +632,7 @@ def _misshapen(
             for t in present
             if "float" not in infos[t].dtype
         }
-        if variables is not None and len(present) == len(transform.tensors) and not unfit:
-            wrong |= _misconverted(name, transform, tuple(variables[name].shape))
     return wrong
-
-
-def _misconverted(name: str, made: Transform, expected: tuple[int, ...]) -> set[str]:
-    """Tries a conversion on zeros of the tensors' shapes, each a view of a single number."""
-    zeros = [np.broadcast_to(np.float32(0), shape) for shape in made.tensors.values()]
-    try:
-        shape = np.shape(made.convert(*zeros))
-    except ValueError as error:
-        return {f"weight {name!r}: {error}"}
-    return set() if shape == expected else {f"weight {name!r} of {expected}, converted to {shape}"}
-
-
-def _counted(kind: str, names: list[str]) -> str:
-    shown = ", ".join(str(name) for name in names[:MOST_SHOWN])
-    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-    return f"{kind} ({len(names)}): {shown}{more}"
 
 
 class TokenNames(NamedTuple):

@@ -1,7 +1,6 @@
 """Image classification data sets of TensorFlow Datasets."""
 
 import functools
-import json
 import os
 from dataclasses import dataclass
 from typing import Any, cast
@@ -29,17 +28,14 @@ LABELS_AT_MOST = 200_000
 SHUFFLE_BUFFER = 10_000
 BLOCK = 1024  # records that are picked from at once
 _labels = {}  # of each split that was read, by its folder, version and name
-# The file that describes a prepared data set.
-INFO = "dataset_info.json"
-# How many of the hosts that a data set comes from are asked, and for how many seconds each.
-HOSTS, SECONDS = 3, 5
+SECONDS = 5  # in which the host of a data set has to answer
 
 
 def open_tfds(name: str, data_dir: str | os.PathLike | None = None) -> Source:
     """The `Source` of a TFDS data set of images with one label each, downloaded if necessary."""
     builder = _builder(name, data_dir)
     if not builder.is_prepared():
-        _check_downloadable(builder, name)
+        _require_host(builder, name)
         try:
             builder.download_and_prepare()
         except Exception as error:  # downloads fail in as many ways as there are data sets
@@ -192,57 +188,22 @@ def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
     raise unknown_data(name)
 
 
-def prepared_in(folder: str | os.PathLike) -> tuple[str, str] | None:
-    """What TFDS has prepared in a folder or 3 levels below, (name, its data_dir), or None."""
-    for depth in range(4):
-        pattern = os.path.join(folder, *"*" * depth, INFO)
-        for path in sorted(tf.io.gfile.glob(pattern))[:1]:
-            with tf.io.gfile.GFile(path) as file:
-                config = json.load(file).get("configName")
-            # data_dir/name[/config]/version/dataset_info.json
-            data_dir, *parts = path.rsplit("/", 4 if config else 3)
-            return "/".join(parts[:-2]), data_dir
-    return None
-
-
-def _check_downloadable(builder: Any, name: str) -> None:
-    """Raises a `ValueError` for the wrong folder, and without files if no host answers."""
-    root = builder.data_dir_root
-    prepared = prepared_in(root) if root.is_dir() else None
-    if prepared and os.path.normpath(root).startswith(os.path.join(prepared[1], "")):
-        raise ValueError(
-            "Expected data_dir (--data-dir) to be the parent folder of the data sets. "
-            f"Received: {name!r} with a folder of {prepared[0]!r}; try {prepared[1]!r}"
-        )
-    downloads = root / "downloads"
-    if any(next(iter(downloads.glob(kind)), None) for kind in ("*.INFO", "manual/*")):
-        return
-    host, error = _unreachable(builder)
-    if error is not None:
-        infos = [path for depth in (2, 3) for path in root.glob("*/" * depth + INFO)]
-        names = sorted(path.parent.relative_to(root).as_posix() for path in infos)
-        there = f"prepared there: {format_list(names) or 'nothing'}"
-        where = there if root.is_dir() else "does not exist"
-        where = f", not prepared in {root} ({where}), and {host} cannot be reached"
-        raise _unusable(name, error, where) from error
-
-
-def _unreachable(builder: Any) -> tuple[str | None, Exception | None]:
-    """A host that a data set comes from and why it does not answer; (None, None) if one does."""
+def _require_host(builder: Any, name: str) -> None:
+    """Raises a `ValueError` if the host of a data set cannot be reached, where TFDS tries long."""
     import requests
 
-    hosts = {urlsplit(url).hostname: url for url in builder.url_infos or () if "://" in url}
-    failed = None, None
-    for host, url in list(hosts.items())[:HOSTS]:
-        try:
-            requests.head(url, timeout=SECONDS)
-        except requests.exceptions.ConnectionError as error:
-            failed = host, error
-            continue
-        except requests.exceptions.RequestException:
-            pass
-        return None, None
-    return failed
+    root = builder.data_dir_root
+    urls = [url for url in builder.url_infos or () if "://" in url]
+    downloads = root / "downloads"
+    if not urls or any(next(iter(downloads.glob(kind)), None) for kind in ("*.INFO", "manual/*")):
+        return
+    try:
+        requests.head(urls[0], timeout=SECONDS)
+    except requests.exceptions.ConnectionError as error:
+        where = f", not prepared in {root}, and {urlsplit(urls[0]).hostname} cannot be reached"
+        raise _unusable(name, error, where) from error
+    except requests.exceptions.RequestException:
+        pass
 
 
 def _unusable(name: str, error: BaseException, where: str = "") -> ValueError:

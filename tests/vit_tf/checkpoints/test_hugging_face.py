@@ -169,7 +169,7 @@ def test_parts_with_an_index_are_the_whole(written, tmp_path):
     index_fields = json.loads(index.read_text())
     names = list(index_fields["weight_map"])
     for change, message in (
-        ({names[0]: "../model.safetensors"}, "weight_map"),
+        ({names[0]: "../model.safetensors"}, "no such file"),
         ({names[0]: 3}, "weight_map"),
         ({names[0]: "model-00009-of-00009.safetensors"}, "no such file"),
         ({"a.weight": index_fields["weight_map"][names[0]]}, "'a.weight' of model-"),

@@ -141,7 +141,7 @@ def test_real_files_of_other_models_are_refused(tmp_path):
 
 
 def test_a_name_of_the_hub_is_recognized():
-    with pytest.raises(ValueError, match="opens by 'hf://facebook/dinov2-base'"):
+    with pytest.raises(ValueError, match="'hf://OWNER/NAME' a folder on the Hugging Face hub"):
         vit_tf.load_pretrained("facebook/dinov2-base")
 
 

@@ -180,7 +180,7 @@ def test_dinov3_in_the_names_of_its_authors(name, models, tmp_path):
     with refuses("num_heads.*3.*num_heads=2"):
         vit_tf.load_pretrained(path, num_heads=2)
     write_safetensors(path, tensors | {"rope_embed.periods": np.ones(5, "float32")})
-    with refuses("periods.*5 of 24"):
+    with refuses("periods"):
         vit_tf.load_pretrained(path)
     # Another base of the rotary positions, and keys with a bias.
     write_safetensors(path, tensors | {"rope_embed.periods": np.float32([1, 100])})

@@ -4,7 +4,7 @@ import io
 import os
 import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import file_error, lookup
-from vit_tf.data.files import require_small_table
+from vit_tf.common.pickles import Constructor
 from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import decode_in_python
 from vit_tf.data.preprocessing import Preprocessing
@@ -155,9 +155,6 @@ class CroppedFiles(Source, Decoder):
     def read(self, split: str, indices: Indices) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(((self._paths, self._boxes), indices))
 
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
-        return self
-
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
         return decode_in_python(_decode, *item)
 
@@ -194,8 +191,6 @@ def crop(image: np.ndarray, box: np.ndarray, path: str) -> np.ndarray:
     return image[top:bottom, left:right]
 
 
-# The values of a pickle are counted as often as held; Oxford and Paris have less than a million.
-MOST_VALUES = 2**26
 # Numbers of one type, in NumPy's letters, with or without a byte order: no objects, no records.
 NUMBERS = re.compile(r"[<>=|]?[biuf][1248]")
 
@@ -207,11 +202,9 @@ def load_plain_pickle(path: str | os.PathLike) -> Any:
     and numbers, and these names stand for functions of this file that make nothing but numbers.
     """
     try:
-        # From bytes in memory, of which a pickle cannot ask for more than there are.
-        stream = io.BytesIO(Path(path).read_bytes())
-        require_small_table(stream)
         # Python 2 wrote the bytes of arrays as text, which only this encoding gives back.
-        return _unwrapped(_Unpickler(stream, encoding="latin1").load(), {})[0]
+        stream = io.BytesIO(Path(path).read_bytes())
+        return _with_arrays(_Unpickler(stream, encoding="latin1").load())
     except Exception as error:  # a corrupt pickle makes the unpickler raise anything
         raise ValueError(
             "Expected a pickle of dicts, lists, text, numbers and NumPy arrays. "
@@ -220,26 +213,13 @@ def load_plain_pickle(path: str | os.PathLike) -> Any:
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> "_Name":
+    def find_class(self, module: str, name: str) -> Constructor:
         """A stand-in for what NumPy writes for arrays and numbers; an error for other names."""
         # NumPy 2 renamed the package that older files name.
         qualified_name = f"{module.replace('numpy._core.', 'numpy.core.')}.{name}"
         if qualified_name not in STAND_INS:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return _Name(STAND_INS[qualified_name])
-
-
-class _Name:
-    """A function that a pickle can call, and can do nothing else with."""
-
-    def __init__(self, function: Callable):
-        self.function = function
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
-
-    def __setstate__(self, state: Any) -> NoReturn:
-        raise pickle.UnpicklingError("it sets the state of a function")
+        return Constructor(STAND_INS[qualified_name])
 
 
 class _Dtype:
@@ -307,27 +287,14 @@ STAND_INS = {
 }
 
 
-def _unwrapped(value: object, done: dict[int, tuple]) -> tuple[object, int]:
-    """The value with NumPy arrays instead of what stands for them, and how many values it holds.
-
-    A pickle of a kilobyte can hold the same list so often that its values are without number.
-    """
-    if id(value) in done:
-        return done[id(value)]
-    if isinstance(value, _Array) and value.values is not None:
-        result = value.values, 1
-    elif isinstance(value, dict):
-        pairs = [(_unwrapped(key, done), _unwrapped(item, done)) for key, item in value.items()]
-        count = 1 + sum(key[1] + item[1] for key, item in pairs)
-        result = {key[0]: item[0] for key, item in pairs}, count
-    elif isinstance(value, (list, tuple)):
-        items = [_unwrapped(item, done) for item in value]
-        result = type(value)(item for item, _ in items), 1 + sum(count for _, count in items)
-    elif value is None or isinstance(value, (str, bytes, int, float, np.ndarray)):
-        result = value, 1
-    else:
-        raise pickle.UnpicklingError(f"it holds a {type(value).__name__}")
-    if result[1] > MOST_VALUES:
-        raise pickle.UnpicklingError(f"it holds more than {MOST_VALUES} values")
-    done[id(value)] = result
-    return result
+def _with_arrays(value: Any) -> Any:
+    """The value with NumPy arrays instead of what stands for them."""
+    if isinstance(value, _Array):
+        return value.values
+    if isinstance(value, dict):
+        return {key: _with_arrays(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_with_arrays, value))
+    if value is None or isinstance(value, (str, bytes, int, float, np.ndarray)):
+        return value
+    raise pickle.UnpicklingError(f"it holds a {type(value).__name__}")
