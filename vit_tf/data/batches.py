@@ -342,29 +342,6 @@ def explained_batches(batches: Iterable) -> Iterator:
         yield batch
 
 
-def inspect_first_batch(
-    dataset: tf.data.Dataset, spec: tf.TensorSpec, inspect: Callable[[np.ndarray], None]
-) -> ResumableDataset:
-    """A data set whose first batch of images is passed to a function when it is read."""
-
-    def inspect_and_return(images: tf.Tensor) -> tf.Tensor:
-        inspect(images.numpy())
-        return images
-
-    def inspect_if_first(number: tf.Tensor, batch: Any) -> Any:
-        images, *others = tf.nest.flatten(batch)
-        inspected = tf.cond(
-            tf.equal(number, 0),
-            lambda: tf.py_function(inspect_and_return, [images], spec.dtype),
-            lambda: images,
-        )
-        return tf.nest.pack_sequence_as(batch, [tf.ensure_shape(inspected, spec.shape), *others])
-
-    return ResumableDataset.from_sources(
-        lambda batches: batches.enumerate().map(inspect_if_first), dataset
-    )
-
-
 def empty_batch(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """A data set of one batch of no examples, like those of another."""
     specs = dataset.element_spec

@@ -228,18 +228,9 @@ def describe(
 def open_source(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> Source:
     """The `Source` of a name."""
     leave_gpus_to_jax()
-    if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
-        raise ValueError(
-            "Expected name to be 'digits', 'shapes', 'textured-shapes', 'photographs', a TFDS name "
-            "or the path of a folder. "
-            f"Received: name={name!r}"
-        )
-    if name == "digits":
-        return Digits()
-    if name == "shapes":
-        return Shapes()
-    if name == "textured-shapes":
-        return Shapes(own_kind)
+    own = {"digits": Digits, "shapes": Shapes, "textured-shapes": partial(Shapes, own_kind)}
+    if name in own:
+        return own[os.fspath(name)]()
     if name == NAME or _is_path(name):
         return open_folder(FOLDER if name == NAME else name)
     return open_tfds(os.fspath(name), data_dir)
@@ -249,7 +240,7 @@ def _is_path(name: str | os.PathLike) -> bool:
     """Whether a name means a folder, be it there or not, rather than a TFDS data set."""
     if isinstance(name, os.PathLike) or is_remote(name):
         return True
-    if name[0] in "./~\\" or name[-1] in "/\\":
+    if name.startswith((".", "/", "~", "\\")) or name.endswith(("/", "\\")):
         return True
     place = os.path.dirname(name) or name
     return os.path.isdir(place) and not is_tfds_name(name)
@@ -305,9 +296,6 @@ class Digits(Source, Decoder):
     def read(self, split: str, indices: Indices) -> tf.data.Dataset:
         members = self._members[split][indices]
         return tf.data.Dataset.from_tensor_slices((self._images[members], self._labels[members]))
-
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
-        return self
 
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
         return item, ""

@@ -1,10 +1,7 @@
 """What a model expects of its images: their size and values, and the checks of both."""
 
-import contextlib
-import re
-import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from typing import Any, cast
@@ -237,7 +234,6 @@ def interval(low: Any, high: Any) -> str:
 NAMED = ((0, 1), (-1, 1))  # ranges that images often come in
 FAR = 16  # half widths of the expected range from its middle
 NEAR = 1.05  # rounding and interpolation
-LOOKED_AT = 128  # images of an array
 NARROW = 0.55  # share of the expected range that a half of it does not exceed
 
 
@@ -289,33 +285,6 @@ def far_values(features: Any) -> tuple[float, float] | None:
     return float(middle - half), float(middle + half)
 
 
-def watch_images(model: Any, data: Any) -> Any:
-    """Data whose images have the model's shape, and that warn once of unexpected values."""
-
-    def look(images: Any) -> None:
-        if not model.has_seen_images:
-            model.has_seen_images = True
-            images = np.asarray(images)
-            try:
-                check_dtype(model, images.dtype.name)
-                check_values(model, images)
-            except ValueError as error:  # Keras' own methods go on with such images
-                warnings.warn(str(error), stacklevel=2)
-
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is not None and isinstance(data, tensorflow.data.Dataset):
-        from vit_tf.data.batches import inspect_first_batch
-
-        spec = tensorflow.nest.flatten(data.element_spec)[0]
-        if isinstance(spec, tensorflow.TensorSpec):
-            require_images_of(model, spec)
-            return data if model.has_seen_images else inspect_first_batch(data, spec, look)
-    elif hasattr(data, "shape") and hasattr(data, "dtype"):
-        require_images_of(model, data)
-        look(data[:LOOKED_AT])
-    return data
-
-
 def require_levels(images: np.ndarray) -> None:
     """Raises a ValueError for images with values outside [0, 255]."""
     if images.dtype == np.uint8:
@@ -358,12 +327,6 @@ def _takes_integers(features: Any) -> bool:
     )
 
 
-# What `tf.ensure_shape` raises.
-_WRONG = re.compile(
-    r"Shape of tensor \S* ?\[([\d,]+)\] is not compatible with expected shape \[([\d,?]+)\]"
-)
-
-
 def require_images(received: Iterable, expected: Iterable) -> None:
     """Raises a ValueError unless a shape of images is one that a model takes; None is any size."""
     received, expected = tuple(received), tuple(expected)
@@ -401,26 +364,6 @@ def fix_image_shape(images: Any, expected: Sequence[int | None]) -> Any:
     import tensorflow as tf  # only its graphs have shapes that are not known yet
 
     return tf.ensure_shape(images, expected)
-
-
-@contextlib.contextmanager
-def explained_images() -> Iterator[None]:
-    """Makes a `ValueError` of the error that `fix_image_shape` raises when a graph runs."""
-    try:
-        yield
-    except Exception as error:
-        wrong = _WRONG.search(str(error))
-        if not wrong or isinstance(error, ValueError):
-            raise
-        received, expected = (
-            tuple(None if size == "?" else int(size) for size in shape.split(","))
-            for shape in wrong.groups()
-        )
-        try:
-            require_images(received, expected)
-        except ValueError as explained:
-            raise explained from error
-        raise
 
 
 def spec_of_images(model: Any, spec: Any) -> Any:

@@ -158,32 +158,25 @@ class Scene:
 
     def draw(self, size: tuple[int, int]) -> np.ndarray:
         """The picture, uint8 of shape (height, width, 3), as the mean colour within each pixel."""
+        # Waves are computed at the centre of each pixel: they are too long to change within one.
+        colours = np.tile(np.asarray(self.colour, float), (*size, 1))
+        for frequency, phase, amplitude in self.waves:
+            wave = np.sin(2 * math.pi * (pixel_centres(size) @ np.asarray(frequency)) + phase)
+            colours += wave[..., None] * np.asarray(amplitude)
+        # Bars, and then shapes, are drawn on a finer grid.
         points = pixel_centres((size[0] * SUBPIXELS, size[1] * SUBPIXELS))
-        colours = self._waves(size).repeat(SUBPIXELS, axis=0).repeat(SUBPIXELS, axis=1)
-        self._draw_bars(colours, points)
+        colours = colours.repeat(SUBPIXELS, axis=0).repeat(SUBPIXELS, axis=1)
+        for centre, length, width, angle, colour in self.bars:
+            down, right = np.moveaxis(points - np.asarray(centre), -1, 0)
+            along = math.cos(angle) * right + math.sin(angle) * down
+            across = math.cos(angle) * down - math.sin(angle) * right
+            colours[(np.abs(along) <= length) & (np.abs(across) <= width)] = colour
         for shape in self.shapes:
             on = shape.covers(points)
             colours[on] = shape.colours(points[on])
         colours = colours.reshape(size[0], SUBPIXELS, size[1], SUBPIXELS, 3).mean((1, 3))
         noise = np.random.default_rng(self.grain).normal(0, GRAIN, colours.shape)
         return np.clip(np.round(colours * self.light + noise), 0, 255).astype(np.uint8)
-
-    def _waves(self, size: tuple[int, int]) -> np.ndarray:
-        """The ground at the centre of each pixel: waves are too long to change within one."""
-        points = pixel_centres(size)
-        colours = np.tile(np.asarray(self.colour, float), (*size, 1))
-        for frequency, phase, amplitude in self.waves:
-            wave = np.sin(2 * math.pi * (points @ np.asarray(frequency)) + phase)
-            colours += wave[..., None] * np.asarray(amplitude)
-        return colours
-
-    def _draw_bars(self, colours: np.ndarray, points: np.ndarray) -> None:
-        """Draws into `colours` of shape (row, column, 3), at points of shape (row, column, 2)."""
-        for centre, length, width, angle, colour in self.bars:
-            down, right = np.moveaxis(points - np.asarray(centre), -1, 0)
-            along = math.cos(angle) * right + math.sin(angle) * down
-            across = math.cos(angle) * down - math.sin(angle) * right
-            colours[(np.abs(along) <= length) & (np.abs(across) <= width)] = colour
 
 
 def pixel_centres(size: tuple[int, int]) -> np.ndarray:
@@ -305,9 +298,6 @@ class Shapes(Source, Decoder):
     def read(self, split: str, indices: Indices) -> tf.data.Dataset:
         columns = (FIRST[split] + indices, self.labels(split)[indices])
         return tf.data.Dataset.from_tensor_slices(columns)
-
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
-        return self
 
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
         texture_of = self._texture_of

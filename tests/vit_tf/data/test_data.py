@@ -382,9 +382,11 @@ def test_arguments_out_of_range(settings, message):
 
 
 def test_names_that_are_no_names():
-    for name in (None, 3, ""):
-        with pytest.raises(ValueError, match="name to be 'digits', 'shapes'"):
+    for name in (None, 3):
+        with pytest.raises(TypeError, match="expected str, bytes or os.PathLike object"):
             data.load(name)
+    with pytest.raises(ValueError, match=r"name \(digits, shapes, photographs, a TFDS name or"):
+        data.load("")
 
 
 # Augmentation

@@ -1,7 +1,6 @@
 """Images with a mask of every object or part, annotated in JSON as COCO and PartImageNet are."""
 
 import json
-import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from tqdm.auto import tqdm
 
 from vit_tf.common.names import file_error, format_list, unknown_name
 from vit_tf.data.folder import decode_file
-from vit_tf.data.imaging import MOST_PIXELS, decode_in_python
+from vit_tf.data.imaging import decode_in_python
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import (
@@ -136,9 +135,6 @@ class AnnotatedImages(Source, Decoder):
         sizes = [self._table[index].size for index in indices]
         return tf.data.Dataset.from_tensor_slices(((paths, sizes), indices))
 
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
-        return self
-
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
         return decode_in_python(_decode, *item)
 
@@ -238,10 +234,8 @@ def annotated_images(
     label_of = {category["id"]: i for i, category in enumerate(content["categories"])}
     size_of = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
     for image, size in size_of.items():
-        if not all(isinstance(n, int) and n > 0 for n in size) or math.prod(size) > MOST_PIXELS:
-            raise ValueError(
-                f"Expected sizes of at most {MOST_PIXELS} pixels. Received: {size} of image {image}"
-            )
+        if not all(isinstance(n, int) and n > 0 for n in size):
+            raise ValueError(f"Expected sizes in pixels. Received: {size} of image {image}")
     _require_known(content["annotations"], "image_id", size_of)
     _require_known(content["annotations"], "category_id", label_of)
     tools = mask_tools()
