@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
-from vit_tf.common.arguments import argument_error
+from vit_tf.common.names import argument_error
 
 from .call_forms import CallForms, are_images, are_labels, select_heads
 from .traces import reusable

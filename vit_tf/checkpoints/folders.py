@@ -9,8 +9,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import ExitStack
-
-import numpy as np
+from functools import partial
 
 from vit_tf.checkpoints.archives import CheckpointFile, open_archive
 from vit_tf.common.names import format_list, without_password
@@ -57,8 +56,8 @@ def open_folder(path: str) -> "Folder":
         return Folder(path, config, processor, archives, stack.pop_all(), file)
 
 
-class Folder:
-    """The named tensors of an open folder, as a `CheckpointFile` has them; a context manager."""
+class Folder(CheckpointFile):
+    """The named tensors of the files of an open folder, and its configuration."""
 
     def __init__(
         self,
@@ -69,22 +68,13 @@ class Folder:
         stack: ExitStack,
         file: str = CONFIG,
     ):
-        self.path, self.config, self.processor, self.file = path, config, processor, file
-        self.tensors = {
-            name: info for archive in archives for name, info in archive.tensors.items()
+        entries = {
+            name: (info, partial(archive.read, name))
+            for archive in archives
+            for name, info in archive.tensors.items()
         }
-        self._archives = {name: archive for archive in archives for name in archive.tensors}
-        self._stack = stack
-
-    def read(self, name: str) -> np.ndarray:
-        """One tensor as an ndarray, as `CheckpointFile.read` returns it."""
-        return self._archives[name].read(name)
-
-    def __enter__(self) -> "Folder":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        super().__init__(path, "folder", entries, stack)
+        self.config, self.processor, self.file = config, processor, file
 
 
 def find_weights(

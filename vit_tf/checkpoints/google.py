@@ -49,10 +49,10 @@ LAYOUTS = {
 }
 PATCHES = "embedding  embedding/patches  linear  P P C D"
 ATTENTION_MLP = """
-    ATTENTION/query  query     to_heads    D H
-    ATTENTION/key    key       to_heads    D H
-    ATTENTION/value  value     to_heads    D H
-    ATTENTION/out    out       from_heads  D H
+    ATTENTION/query  query     to_heads    D H W
+    ATTENTION/key    key       to_heads    D H W
+    ATTENTION/value  value     to_heads    D H W
+    ATTENTION/out    out       from_heads  H W D
     MLP/Dense_0      expand    linear      D M
     MLP/Dense_1      contract  linear      M D
 """
@@ -164,7 +164,7 @@ def blocks_map(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
     *depth, _, heads, _ = dims(tensors, f"{first}/{attention}/query/kernel", 3 + stacked)
     *_, hidden = dims(tensors, f"{first}/{mlp}/Dense_0/bias", 1 + stacked)
     options.check_heads(heads, width)
-    sizes = {"D": width, "H": heads, "M": hidden}
+    sizes = {"D": width, "H": heads, "W": width // heads, "M": hidden}
     table = BLOCK.replace("ATTENTION", attention).replace("MLP", mlp).replace("NORM", norm)
     if stacked:
         layers = at_most(depth[0], MOST_LAYERS, "layers")
@@ -233,14 +233,6 @@ def convert_bit(tensors: Tensors, options: LoadOptions) -> Conversion:
     options.refuse("Google's BiT", "pooling", "num_heads")
     *size, channels, width = dims(tensors, BIT_ROOT, 4)
     units = count_units(tensors, r"resnet/block(\d+)/unit(\d+)/")
-    first = "resnet/block1/unit01/a/standardized_conv2d/kernel"
-    inner = tensors[first].shape[-1:] if first in tensors else (width,)
-    if inner != (width,):
-        raise ValueError(
-            f"Expected the units of the first stage to be as wide as the root, {width} "
-            f"channels, since one width factor applies to both. Received: {first!r} of "
-            f"{tensors[first].shape}"
-        )
     side = square(tensors, BIT_ROOT, *size)
     names = (lambda stage, unit: f"resnet/block{stage + 1}/unit{unit + 1:02d}/{{}}", unit_path)
     blocks, last = units_map(units, width, BIT_UNIT, BIT_PROJECTION, FLAX, *names)
@@ -318,7 +310,8 @@ def convert_siglip(tensors: Tensors, options: LoadOptions) -> Conversion:
     side = square(inside, "embedding/kernel", *patch)
     blocks = blocks_map(inside, width, options)
     heads, hidden = blocks.arguments["num_heads"], blocks.arguments["mlp_dim"]
-    sizes = {"P": side, "C": channels, "D": width, "H": heads, "M": hidden}
+    layer = {"D": width, "M": hidden, "H": heads, "W": width // heads}
+    sizes = {"P": side, "C": channels, **layer}
     pooling = ATTENTION_MLP.replace("ATTENTION", "MultiHeadDotProductAttention_0")
     pooling = POOLING + pooling.replace("MLP/", "MlpBlock_0/")
     mapping = (

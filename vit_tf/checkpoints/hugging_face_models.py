@@ -231,8 +231,13 @@ def convert_dinov3(folder: Folder, options: LoadOptions) -> Conversion:
 # The image encoders of CLIP, MetaCLIP 2 (`modeling_clip.py`), SigLIP and SigLIP 2
 # (`modeling_siglip.py`).
 
-CLIP_TYPES = {"clip": True, "metaclip_2": True}  # whether there is a text encoder
-CLIP_TYPES |= {"clip_vision_model": False, "metaclip_2_vision_model": False}
+# Types, and whether there is a text encoder too.
+CLIP_TYPES = {
+    "clip": True,
+    "metaclip_2": True,
+    "clip_vision_model": False,
+    "metaclip_2_vision_model": False,
+}
 CLIP_BLOCK = """
     layer_norm1         attention_norm  norm    D
     self_attn.q_proj    query           linear  D D
@@ -262,10 +267,17 @@ CLIP_DEFAULTS = {
 }
 # The text encoder, and what it takes to compare images with texts.
 CLIP_UNUSED = ("text_model.*", "text_projection.*", "logit_scale", "vision_model.*.position_ids")
-SIGLIP_TYPES = {"siglip": True, "siglip2": True}
-SIGLIP_TYPES |= {"siglip_vision_model": False, "siglip2_vision_model": False}
-SIGLIP_DEFAULTS = CLIP_DEFAULTS | {"patch_size": 16, "layer_norm_eps": 1e-6}
-SIGLIP_DEFAULTS |= {"hidden_act": "gelu_pytorch_tanh"}
+SIGLIP_TYPES = {
+    "siglip": True,
+    "siglip2": True,
+    "siglip_vision_model": False,
+    "siglip2_vision_model": False,
+}
+SIGLIP_DEFAULTS = CLIP_DEFAULTS | {
+    "patch_size": 16,
+    "layer_norm_eps": 1e-6,
+    "hidden_act": "gelu_pytorch_tanh",
+}
 SIGLIP_UNUSED = ("text_model.*", "logit_scale", "logit_bias")
 SIGLIP_ENDS = """
     embeddings.patch_embedding    embedding/patches        patches  C D P
@@ -435,12 +447,19 @@ def convert_bit(folder: Folder, options: LoadOptions) -> Conversion:
     return Conversion("BiT", mapping, any_size=True, **images)
 
 
-TYPES = dict.fromkeys(VIT_TYPES, convert_vit)
-TYPES |= {"dinov3_vit": convert_dinov3, "beit": convert_beit, "bit": convert_bit}
-TYPES |= dict.fromkeys(CLIP_TYPES, convert_clip) | dict.fromkeys(SIGLIP_TYPES, convert_siglip)
+TYPES = {
+    "dinov3_vit": convert_dinov3,
+    "beit": convert_beit,
+    "bit": convert_bit,
+    **dict.fromkeys(VIT_TYPES, convert_vit),
+    **dict.fromkeys(CLIP_TYPES, convert_clip),
+    **dict.fromkeys(SIGLIP_TYPES, convert_siglip),
+}
 # Types of models that differ from those here in what no option expresses.
-_MODULE = "it is measured as transformers' module, "
-_MODULE += "vit_tf.analysis.cka(transformers.AutoModel.from_pretrained(FOLDER), images)"
+_MODULE = (
+    "it is measured as transformers' module, "
+    "vit_tf.analysis.cka(transformers.AutoModel.from_pretrained(FOLDER), images)"
+)
 DIFFERENT = {
     "aimv2": _MODULE,
     "aimv2_vision_model": _MODULE,

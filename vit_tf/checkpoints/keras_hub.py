@@ -36,8 +36,12 @@ from vit_tf.models.model import VisionModel
 TASKS = {"ViTImageClassifier": "ViTBackbone", "DeiTImageClassifier": "DeiTBackbone"}
 # Models of images and texts, by their image encoders.
 PAIRS = {"CLIPBackbone": "CLIPVisionEncoder", "SigLIPBackbone": "SigLIPVisionEncoder"}
-CLASSES = {"CLIPVisionEncoder": "CLIPViT", "SigLIPVisionEncoder": "SigLIPViT"}
-CLASSES |= {"DeiTBackbone": "DistilledViT", "DINOV3Backbone": "RotaryViT"}
+CLASSES = {
+    "CLIPVisionEncoder": "CLIPViT",
+    "SigLIPVisionEncoder": "SigLIPViT",
+    "DeiTBackbone": "DistilledViT",
+    "DINOV3Backbone": "RotaryViT",
+}
 # KerasHub's names of the forms of GELU, and ours.
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_approximate": "gelu_tanh"}
 
@@ -76,13 +80,6 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
         raise ValueError(
             f"Expected model to be one of keras_hub.models: {classes}. "
             f"Received: {type(model).__module__}.{type(model).__name__}"
-        )
-    # The encoders of CLIP and SigLIP keep it in their first layer.
-    layers = backbone if kind not in PAIRS.values() else backbone.embedding
-    if getattr(layers, "data_format", "channels_last") != "channels_last":
-        raise ValueError(
-            "Expected a model whose data_format is 'channels_last'. "
-            f"Received: {layers.data_format!r}"
         )
     weights = _Weights(backbone if name in PAIRS else model)
     if name == "CLIPBackbone":
@@ -339,9 +336,13 @@ def _arguments(config: dict, hidden: int, has_class: bool, **more: object) -> We
     patch = np.broadcast_to(config["patch_size"], 2)
     if patch[0] != patch[1]:
         raise ValueError(f"Expected square patches. Received: patch_size={config['patch_size']}")
-    arguments = {name: config[name] for name in ("num_layers", "num_heads", "hidden_dim")}
-    arguments |= {"image_shape": tuple(config["image_shape"]), "patch_size": int(patch[0])}
-    arguments |= {"mlp_dim": hidden, "pooling": "cls" if has_class else "gap"}
+    arguments = {
+        **{name: config[name] for name in ("num_layers", "num_heads", "hidden_dim")},
+        "image_shape": tuple(config["image_shape"]),
+        "patch_size": int(patch[0]),
+        "mlp_dim": hidden,
+        "pooling": "cls" if has_class else "gap",
+    }
     return WeightMap(arguments | more)
 
 
@@ -377,10 +378,13 @@ def _encoder_map(encoder: Any, tensors: Tensors, block: str, ends: str) -> tuple
     """(what the encoders of CLIP and SigLIP share, what the names of their layers begin with)."""
     prefix, kinds = encoder.embedding.name.removesuffix("embedding"), _kinds(tensors)
     names = ("num_layers", "num_heads", "hidden_dim", "patch_size")
-    arguments = {name: getattr(encoder, name) for name in names}
-    arguments |= {"image_shape": tuple(encoder.image_shape), "mlp_dim": encoder.intermediate_dim}
     activation = encoder.intermediate_activation
-    arguments["activation"] = lookup("intermediate_activation", activation, ACTIVATIONS)
+    arguments = {
+        **{name: getattr(encoder, name) for name in names},
+        "image_shape": tuple(encoder.image_shape),
+        "mlp_dim": encoder.intermediate_dim,
+        "activation": lookup("intermediate_activation", activation, ACTIVATIONS),
+    }
     first = f"{prefix}embedding"
     positions = f"{first}/position_embedding/embeddings"
     # Positions are in the order of KerasHub's ids, all 0 in an untrained CLIP.
@@ -413,6 +417,11 @@ def _classifier_map(task: Any, arguments: dict, tensors: Tensors) -> WeightMap:
     return row | {"representation_dim": units}
 
 
-_CONVERTERS = {"ViTBackbone": _convert_vit, "DeiTBackbone": _convert_deit}
-_CONVERTERS |= {"DINOV2Backbone": _convert_dino, "DINOV3Backbone": _convert_dino3}
-_CONVERTERS |= {"CLIPVisionEncoder": _convert_clip, "SigLIPVisionEncoder": _convert_siglip}
+_CONVERTERS = {
+    "ViTBackbone": _convert_vit,
+    "DeiTBackbone": _convert_deit,
+    "DINOV2Backbone": _convert_dino,
+    "DINOV3Backbone": _convert_dino3,
+    "CLIPVisionEncoder": _convert_clip,
+    "SigLIPVisionEncoder": _convert_siglip,
+}

@@ -27,9 +27,22 @@ PAPERS = dict(re.findall(r"(\w+) (\d+\.\d+)", _PAPERS))
 SATELLITE = {"mean": (0.430, 0.411, 0.296), "std": (0.213, 0.156, 0.143)}
 VALUES = {"half": HALF, "imagenet": IMAGENET, "clip": CLIP, "satellite": SATELLITE}
 # The sizes of timm's names, by papers; others are called the same.
-SIZES = {"tiny": "Ti", "small": "S", "small_plus": "S+", "base": "B", "base_plus": "B+"}
-SIZES |= {"large": "L", "huge": "H", "huge_plus": "H+", "giant": "g", "gigantic": "bigG"}
-SIZES |= {"so400m": "So400m", "giantopt": "g-opt", "1b": "1B", "3b": "3B"}
+SIZES = {
+    "tiny": "Ti",
+    "small": "S",
+    "small_plus": "S+",
+    "base": "B",
+    "base_plus": "B+",
+    "large": "L",
+    "huge": "H",
+    "huge_plus": "H+",
+    "giant": "g",
+    "gigantic": "bigG",
+    "so400m": "So400m",
+    "giantopt": "g-opt",
+    "1b": "1B",
+    "3b": "3B",
+}
 
 # In these tables a line that begins with a paper has the fields of `ReleasedCheckpoint` for the
 # names in the lines below it; braces stand for each of their words. `family` precedes the size in
@@ -233,8 +246,10 @@ MODULES = r"timm/((eva|aimv2|vit_pe_|vit_.*(_rope_|_lingbot|_rpn_)).*)"
 # encoders fine-tuned on labels have the exact one.
 QUICK_DATA = ("openai", "dfn2b", "dfn5b", "metaclip_400m", "metaclip_2pt5b")
 EXACT_NAMES = ("vit_base_patch16_clip_224.dfn2b",)
-QUICK_NAMES = ("vit_base_patch32_clip_224.laion400m_e32",)
-QUICK_NAMES += ("vit_huge_patch14_clip_224.metaclip2_worldwide",)
+QUICK_NAMES = (
+    "vit_base_patch32_clip_224.laion400m_e32",
+    "vit_huge_patch14_clip_224.metaclip2_worldwide",
+)
 
 
 def bundled_models() -> dict[str, Path]:
@@ -347,22 +362,20 @@ def fetch(path_or_name: str) -> tuple:
     if os.path.isfile(checkpoint.path):
         return checkpoint.path, checkpoint
     try:
-        return _download(checkpoint), checkpoint
+        if checkpoint.hub:
+            from huggingface_hub import hf_hub_download
+
+            return hf_hub_download(*checkpoint.hub), checkpoint
+        from keras.utils import get_file
+
+        folder, file = os.path.split(checkpoint.path)
+        home = os.path.dirname(folder)
+        path = get_file(file, checkpoint.url, cache_dir=home, cache_subdir="vit_tf")
+        return path, checkpoint
     except Exception as error:
         # Both clients raise whatever a network can do to them, get_file a bare Exception.
         place = f"put at {checkpoint.path}"
         raise not_fetched(checkpoint.url, place, error) from error
-
-
-def _download(checkpoint: ReleasedCheckpoint) -> str:
-    if checkpoint.hub:
-        from huggingface_hub import hf_hub_download
-
-        return hf_hub_download(*checkpoint.hub)
-    from keras.utils import get_file
-
-    folder, file = os.path.split(checkpoint.path)
-    return get_file(file, checkpoint.url, cache_dir=os.path.dirname(folder), cache_subdir="vit_tf")
 
 
 def timm_activation(name: str) -> str:

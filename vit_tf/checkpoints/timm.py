@@ -69,8 +69,13 @@ HEAD = ("head.weight", "head.bias")
 MOCO = "module.base_encoder."
 # Where the encoder lies, and what may be next to it: MoCo-v3's other half, the projections of DINO,
 # iBOT and DINOv2, and of a whole training of DINOv2 its student and the centres of its losses.
-DINO_TRAINING = ("teacher.dino_head.*", "teacher.ibot_head.*", "student.*")
-DINO_TRAINING += ("dino_loss.*", "ibot_patch_loss.*")
+DINO_TRAINING = (
+    "teacher.dino_head.*",
+    "teacher.ibot_head.*",
+    "student.*",
+    "dino_loss.*",
+    "ibot_patch_loss.*",
+)
 PREFIXES = {
     "": (),
     MOCO: ("module.momentum_encoder.*", "module.predictor.*"),
@@ -487,14 +492,6 @@ def require_activation(options: LoadOptions, own: str | None = None) -> str:
 def convert_clip(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A CLIP."""
     options.refuse("CLIP in timm's names", "pooling")
-    for name, feature in (
-        ("fc_norm.weight", "normalised after pooling"),
-        ("reg_token", "with registers"),
-    ):
-        if name in tensors:
-            raise ValueError(
-                f"Expected a CLIP that returns its class token. Received: one {feature}, {name!r}"
-            )
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     options.require_pooling("cls")
     heads = infer_num_heads(width, count_layers(tensors), options, published=CLIP_HEADS)
@@ -522,28 +519,23 @@ def identity_projection(width: int) -> WeightMap:
     return WeightMap({"projection_dim": width}, {"projection/kernel": kernel})
 
 
-def _stored_projection(width: int, units: int) -> WeightMap:
-    """A projection that is written as a head, whose bias has to be zero."""
-
-    def convert(kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        if np.any(bias):
-            raise ValueError(
-                f"Expected a zero bias, as timm writes it, in a head with as many units as CLIP's "
-                f"projection. Received: {HEAD[1]!r} up to {np.abs(bias).max():.3g}"
-            )
-        return kernel.T
-
-    kernel = Transform({HEAD[0]: (units, width), HEAD[1]: (units,)}, convert)
-    return WeightMap({"projection_dim": units}, {"projection/kernel": kernel})
-
-
 def _clip_projection(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
     """The projection, which returns the class token where the file has none, and the head."""
     classes = dims(tensors, HEAD[1], 1)[0] if HEAD[1] in tensors else None
     as_projection = PROJECTIONS.get(width, 0)
     if classes is not None and classes == as_projection and options.num_classes != 0:
-        new = WeightMap({"num_classes": options.num_classes}, new=("head/*",))
-        return _stored_projection(width, classes) | new
+        # It is written as a head, whose bias has to be zero.
+        def convert(kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
+            if np.any(bias):
+                raise ValueError(
+                    f"Expected a zero bias, as timm writes it, in a head with as many units as "
+                    f"CLIP's projection. Received: {HEAD[1]!r} up to {np.abs(bias).max():.3g}"
+                )
+            return kernel.T
+
+        kernel = Transform({HEAD[0]: (classes, width), HEAD[1]: (classes,)}, convert)
+        arguments = {"projection_dim": classes, "num_classes": options.num_classes}
+        return WeightMap(arguments, {"projection/kernel": kernel}, new=("head/*",))
     return embedding_head(tensors, width, options, "head") | identity_projection(width)
 
 

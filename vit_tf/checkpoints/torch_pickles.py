@@ -5,7 +5,6 @@ documentation of `pickle` describes it ("Restricting Globals"): nothing is ever 
 is not needed.
 """
 
-import os
 import pickle
 import re
 import zipfile
@@ -21,8 +20,16 @@ from vit_tf.common.pickles import Constructor
 # The number that opens files from before torch 1.6, as every pickle protocol since 2 writes it.
 LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 # Where the weights lie in what a run saves at its end, in order of preference.
-CONTAINERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
-CONTAINERS += ("teacher", "student", "model_state")
+CONTAINERS = (
+    "state_dict_ema",
+    "model_ema",
+    "state_dict",
+    "model",
+    "model_state_dict",
+    "teacher",
+    "student",
+    "model_state",
+)
 STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -112,11 +119,9 @@ def _open_legacy(file: BinaryIO) -> tuple[Any, ReadStorage]:
     # The storages follow in the order of their keys, each after the number of its elements.
     begins = {}
     for key in _load(file)[0]:
-        count = int.from_bytes(file.read(8), "little")
-        if count != storages[key].count:
-            raise ValueError(f"{count} numbers of a storage {key!r}, declared otherwise")
-        begins[key] = file.tell()
-        file.seek(count * np.dtype(storages[key].dtype).itemsize, os.SEEK_CUR)
+        begins[key] = file.tell() + 8
+        size = storages[key].count * np.dtype(storages[key].dtype).itemsize
+        file.seek(begins[key] + size)
 
     def read_storage(storage: Storage) -> bytes:
         file.seek(begins[storage.key])
@@ -162,10 +167,8 @@ class TensorUnpickler(pickle.Unpickler):
         kind, dtype, key, _, count, *view = pid
         if kind != "storage" or dtype not in STORAGES.values() or any(view):
             raise ValueError("a persistent reference that is not a plain tensor storage")
-        storage = Storage(dtype, key, count)
-        if self.storages.setdefault(key, storage) != storage:
-            raise ValueError(f"two storages of the key {key!r}")
-        return storage
+        self.storages[key] = Storage(dtype, key, count)
+        return self.storages[key]
 
 
 class StateDict(dict):
@@ -191,12 +194,11 @@ class Ignored:
 def _state_dict(saved: Any) -> tuple[str | None, dict[str, Tensor]]:
     """(key or None, dict of tensors in what was saved, without the plain numbers among them)."""
 
-    def holds_tensors(value: object) -> bool:
-        return isinstance(value, dict) and any(isinstance(x, Tensor) for x in value.values())
-
     if not isinstance(saved, dict):
         raise ValueError(f"a pickled {type(saved).__name__} where a dict of tensors is expected")
-    container = next((key for key in CONTAINERS if holds_tensors(saved.get(key))), None)
+    dicts = [key for key in CONTAINERS if isinstance(saved.get(key), dict)]
+    with_tensors = (key for key in dicts if any(isinstance(x, Tensor) for x in saved[key].values()))
+    container = next(with_tensors, None)
     named = saved if container is None else saved[container]
     for name, value in named.items():
         if not isinstance(name, str) or not isinstance(value, (Tensor, int, float)):

@@ -10,8 +10,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from functools import partial
+from string import ascii_uppercase, digits
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from einops import rearrange
@@ -31,8 +32,15 @@ MOST_LAYERS = 1000
 CONSTANT_TOLERANCE = 0.01  # relative, of values that some files have in bfloat16
 QKV = ("query", "key", "value")
 # Heads by width and number of layers, which no tensor's shape shows: those of published sizes.
-HEADS = {(192, 12): 3, (384, 12): 6, (512, 12): 8, (768, 12): 12, (1024, 24): 16, (1280, 32): 16}
-HEADS |= {(1536, 40): 24}
+HEADS = {
+    (192, 12): 3,
+    (384, 12): 6,
+    (512, 12): 8,
+    (768, 12): 12,
+    (1024, 24): 16,
+    (1280, 32): 16,
+    (1536, 40): 24,
+}
 # The same of CLIP (OpenAI, open_clip and timm 1.0.31).
 CLIP_HEADS = HEADS | {(896, 12): 14, (1408, 40): 16, (1664, 48): 16}
 
@@ -252,17 +260,6 @@ def _part(fused: np.ndarray, index: int, count: int) -> np.ndarray:
     return rearrange(fused, axes, part=count)[index]
 
 
-def _fused_unbiased(name: str, paths: str, width: int) -> dict[str, Transform]:
-    biases = {f"{path}/bias": no_bias(width) for path in paths.split(",")}
-    return _fused(name, paths, width, ("weight",)) | biases
-
-
-def _fused_keyless(name: str, paths: str, width: int) -> dict[str, Transform]:
-    """The same of keys without a bias."""
-    weights = _fused(name, paths, width)
-    return {path: transform for path, transform in weights.items() if not path.endswith("key/bias")}
-
-
 def _gate(
     names: str, path: str, inputs: int, hidden: int, bias: bool = True
 ) -> dict[str, Transform]:
@@ -291,28 +288,19 @@ TORCH = {
     "patches": _layer("i o h=w", _CONV, _BIAS),
     "fused": _fused,
     "fused_kernels": partial(_fused, ends=("weight",)),
-    "fused_unbiased": _fused_unbiased,
-    "fused_keyless": _fused_keyless,
+    "fused_unbiased": lambda name, paths, width: (
+        _fused(name, paths, width, ("weight",))
+        | {f"{path}/bias": no_bias(width) for path in paths.split(",")}
+    ),
+    # Keys have no bias.
+    "fused_keyless": lambda name, paths, width: {
+        path: transform
+        for path, transform in _fused(name, paths, width).items()
+        if not path.endswith("key/bias")
+    },
     "gate": _gate,
     "gate_unbiased": partial(_gate, bias=False),
 }
-
-
-def _to_heads(name: str, path: str, width: int, heads: int) -> dict[str, Transform]:
-    """A projection to the heads' channels."""
-    kernel = partial(rearrange, pattern="i head c -> i (head c)")
-    bias = partial(rearrange, pattern="head c -> (head c)")
-    split = (heads, width // heads)
-    return {
-        f"{path}/kernel": Transform({f"{name}/kernel": (width, *split)}, kernel),
-        f"{path}/bias": Transform({f"{name}/bias": split}, bias),
-    }
-
-
-def _from_heads(name: str, path: str, width: int, heads: int) -> dict[str, Transform]:
-    flat = partial(rearrange, pattern="head c o -> (head c) o")
-    kernel = Transform({f"{name}/kernel": (heads, width // heads, width)}, flat)
-    return {f"{path}/kernel": kernel, f"{path}/bias": Transform({f"{name}/bias": (width,)})}
 
 
 _flax = partial(_layer, dot="/")
@@ -325,35 +313,32 @@ FLAX = {
     "kernel": _flax("... o", ("kernel", "kernel", "... o")),
     "linear": _flax("... o", ("kernel", "kernel", "... o"), ("bias", "bias", "o")),
     "linear_1x1": _flax("i o", ("kernel", "kernel", "1 1 i o -> i o"), ("bias", "bias", "o")),
-    "to_heads": _to_heads,
-    "from_heads": _from_heads,
+    # Projections to the channels of heads, and from these.
+    "to_heads": _flax(
+        "i head c",
+        ("kernel", "kernel", "i head c -> i (head c)"),
+        ("bias", "bias", "head c -> (head c)"),
+    ),
+    "from_heads": _flax(
+        "head c o", ("kernel", "kernel", "head c o -> (head c) o"), ("bias", "bias", "o")
+    ),
 }
-
-
-@lru_cache(maxsize=256)
-def _rows(table: str) -> list[list[str]]:
-    return [row.split() for row in table.splitlines() if row.strip()]
 
 
 def read_table(
     table: str, kinds: Kinds, sizes: Sizes, name: str = "{}", path: str = "{}"
 ) -> WeightMap:
     """The `WeightMap` of rows of name, path, kind and sizes, `{}` of `name` and `path` filled."""
-    weights = {}
-    for stored, ours, kind, *shape in _rows(table):
-        numbers = [_size(size, sizes) for size in shape]
+    weights, units = {}, {"": 1, **sizes}
+    for stored, ours, kind, *shape in (row.split() for row in table.splitlines() if row.strip()):
+        # A size is a number, a letter, or both, such as "4I".
+        numbers = [int(n.rstrip(ascii_uppercase) or 1) * units[n.lstrip(digits)] for n in shape]
         stored, ours = (
             ",".join(outer.format(part) for part in inner.split(","))
             for outer, inner in ((name, stored), (path, ours))
         )
         weights |= kinds[kind](stored, ours, *numbers)
     return WeightMap(weights=weights)
-
-
-def _size(size: str, sizes: Sizes) -> int:
-    # The sizes in the tables of this package all are of this form.
-    factor, letter = cast(re.Match[str], re.fullmatch(r"(\d*)([A-Z]?)", size)).groups()
-    return int(factor or 1) * (sizes[letter] if letter else 1)
 
 
 def read_blocks(
@@ -622,16 +607,12 @@ def _misshapen(infos: Tensors, wanted: Mapping[str, Transform]) -> set[str]:
     """What is wrong with shapes and dtypes, a line for each tensor."""
     wrong = set()
     for transform in wanted.values():
-        present = {tensor for tensor in transform.tensors if tensor in infos}
-        unfit = {t for t in present if infos[t].shape != tuple(transform.tensors[t])}
-        wrong |= {
-            f"{t!r} of {infos[t].shape}, expected {tuple(transform.tensors[t])}" for t in unfit
-        }
-        wrong |= {
-            f"{t!r} of {infos[t].dtype}, expected floats"
-            for t in present
-            if "float" not in infos[t].dtype
-        }
+        for name, shape in transform.tensors.items():
+            info = infos.get(name)
+            if info is not None and info.shape != tuple(shape):
+                wrong.add(f"{name!r} of {info.shape}, expected {tuple(shape)}")
+            if info is not None and "float" not in info.dtype:
+                wrong.add(f"{name!r} of {info.dtype}, expected floats")
     return wrong
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from vit_tf.common.names import as_sizes
 from vit_tf.data.batches import ImageMap, RandomNumbers, ResumableDataset, seeds_of_batches
+from vit_tf.data.labels import require_labels
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.rand_augment import RandAugment, make_rand_augment
 
@@ -259,12 +260,7 @@ def check_labels(labels: np.ndarray | tf.data.Dataset, num_classes: int) -> None
     if isinstance(labels, tf.data.Dataset):
         batches = labels.map(lambda images, labels: labels).as_numpy_iterator()
         labels = np.concatenate([np.ravel(batch) for batch in batches])
-    labels = np.asarray(labels)
-    if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
-        raise ValueError(
-            f"Expected labels to be in [0, {num_classes}), with num_classes={num_classes}. "
-            f"Received: labels from {labels.min()} to {labels.max()}"
-        )
+    require_labels(np.asarray(labels), num_classes)
 
 
 def _one_hot(labels: tf.Tensor, num_classes: int) -> tf.Tensor:

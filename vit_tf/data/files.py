@@ -192,13 +192,6 @@ def _claimed(folder: str | os.PathLike) -> Iterator[Check]:
             path.unlink()
 
 
-def require_file(path: str | os.PathLike) -> None:
-    """Raises a `ValueError` for what is there and no file: a pipe, a socket, a device, a folder."""
-    # Opening a pipe would wait for its other end.
-    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError(f"Expected the path of a file. Received: {os.fspath(path)!r}, not a file")
-
-
 def is_remote(path: str | os.PathLike) -> bool:
     """Whether a path is an address, such as `"gs://bucket/run"`, and not on this machine."""
     return "://" in os.fspath(path)

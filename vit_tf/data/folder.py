@@ -29,7 +29,7 @@ from tqdm.auto import tqdm
 
 from vit_tf.common.names import PASSWORD, format_list, join_words, without_password
 from vit_tf.data import imaging
-from vit_tf.data.files import is_remote, require_file
+from vit_tf.data.files import is_remote
 from vit_tf.data.source import (
     SPLITS,
     TEST_FRACTION,
@@ -51,32 +51,30 @@ Members: TypeAlias = tuple[np.ndarray, np.ndarray]
 MEASURED = 100
 
 
-def open_folder(root: str | os.PathLike) -> Source:
-    """The `Source` of a folder as `scan` reads it; a split is listed when it is asked for."""
-    layout = scan(root)
-    return ImageFiles(layout.class_names, layout.splits)
-
-
 class ImageFiles(Source):
-    """Image files: the items are their paths; `members` has (paths, int32 labels) of each split."""
+    """Image files: the items are their paths.
+
+    `splits` has (paths, int32 labels, -1 for unknown) of each split, listed when they are asked
+    for; `class_names` are none where no label is known.
+    """
 
     in_files = True
 
-    def __init__(self, class_names: tuple[str, ...], members: Mapping[str, Members]):
-        self.class_names, self._members = class_names, members
-        self.num_examples = LazyDict({split: partial(self._count, split) for split in members})
+    def __init__(self, class_names: tuple[str, ...], splits: Mapping[str, Members]):
+        self.class_names, self.splits = class_names, splits
+        self.num_examples = LazyDict({split: partial(self._count, split) for split in splits})
 
     def _count(self, split: str) -> int:
-        return len(self._members[split][0])
+        return len(self.splits[split][0])
 
     def labels(self, split: str) -> np.ndarray:
-        return self._members[split][1]
+        return self.splits[split][1]
 
     def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
-        return _shared_size(self._members[split][0][indices])
+        return _shared_size(self.splits[split][0][indices])
 
     def read(self, split: str, indices: Indices) -> tf.data.Dataset:
-        paths, labels = (column[indices] for column in self._members[split])
+        paths, labels = (column[indices] for column in self.splits[split])
         return tf.data.Dataset.from_tensor_slices((paths, labels))
 
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
@@ -135,7 +133,6 @@ def _error(path: str) -> str | None:
 
 def decode_file(path: str | os.PathLike, upright: bool = True, channels: int = 3) -> np.ndarray:
     """The image of a file, upright or as stored, by `imaging.pixels`; an error names the file."""
-    require_file(path)
     return imaging.pixels(_readable(path), without_password(path), upright, channels)
 
 
@@ -185,14 +182,6 @@ RELEASED = {
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Names of the classes, or none; and (paths, int32 labels, -1 for unknown) of each split."""
-
-    class_names: tuple
-    splits: Mapping
-
-
-@dataclass(frozen=True)
 class ImageFolder:
     """Names of a folder's classes, and a function of all class names to (paths, int32 labels)."""
 
@@ -200,8 +189,8 @@ class ImageFolder:
     members: Callable
 
 
-def scan(root: str | os.PathLike) -> Layout:
-    """The `Layout` of a folder, with the classes of its train split or, without one, of all."""
+def scan(root: str | os.PathLike) -> ImageFiles:
+    """The images of a folder, with the classes of its train split or, without one, of all."""
     root = os.path.expanduser(os.fspath(root))
     root = root.rstrip("/") or "/"
     if not tf.io.gfile.isdir(root):
@@ -222,7 +211,7 @@ def scan(root: str | os.PathLike) -> Layout:
     members = {
         split: partial(image_folder.members, class_names) for split, image_folder in parts.items()
     }
-    return Layout(class_names, LazyDict(members))
+    return ImageFiles(class_names, LazyDict(members))
 
 
 def sort_names(names: Collection[str]) -> tuple[str, ...]:
@@ -240,7 +229,7 @@ def sort_names(names: Collection[str]) -> tuple[str, ...]:
     return by_value
 
 
-def _without_splits(root: str) -> Layout:
+def _without_splits(root: str) -> ImageFiles:
     image_folder = _part(root)
 
     @functools.cache
@@ -254,7 +243,7 @@ def _without_splits(root: str) -> Layout:
         )
         return [(paths[indices], labels[indices]) for indices in cuts]
 
-    return Layout(
+    return ImageFiles(
         image_folder.class_names, LazyDict({"train": lambda: cut()[0], "test": lambda: cut()[1]})
     )
 

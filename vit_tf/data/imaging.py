@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
@@ -264,10 +264,8 @@ class Framing:
 
     def draw(self, count: int | tf.Tensor, seed: tf.Tensor) -> RandomNumbers:
         """The random numbers from which `window` computes the crops of `count` images."""
-        if self.area is None:
-            raise ValueError("Expected area to be a range, for random crops. Received: area=None")
         # Another seed than those of the augmentations of the same batch.
-        least, most, distribution = self.area
+        least, most, distribution = cast(CropArea, self.area)
         return CROP_DISTRIBUTIONS[distribution][0](count, (least, most), seed + 31)
 
     def window(self, drawn: tuple) -> Window | None:

@@ -11,9 +11,13 @@ import numpy as np
 from vit_tf.common.names import lookup
 
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos3", "lanczos5")
-ASPECTS = (None, "crop", "pad")
-ORDERS = ("rgb", "bgr")
-ROUNDINGS = ("even", "down")
+# The words that fields of `Preprocessing` may be.
+WORDS = {
+    "interpolation": INTERPOLATIONS,
+    "aspect": (None, "crop", "pad"),
+    "channel_order": ("rgb", "bgr"),
+    "crop_rounding": ("even", "down"),
+}
 
 
 @dataclass(frozen=True)
@@ -77,20 +81,15 @@ class Preprocessing:
                 "Expected mean and std to have one number for each channel, std above 0. "
                 f"Received: mean={self.mean}, std={self.std}"
             )
-        if self.crop is not None and (self.size is None or not 0 < self.crop <= 1):
+        needs_size = self.crop is not None or self.aspect is not None
+        crop = 1 if self.crop is None else self.crop
+        if (needs_size and self.size is None) or not 0 < crop <= 1:
             raise ValueError(
-                "Expected crop to be None or a fraction in (0, 1]; a crop also needs a size. "
-                f"Received: crop={self.crop!r}, size={self.size}"
+                "Expected crop to be None or a fraction in (0, 1]; a crop or an aspect also needs "
+                f"a size. Received: crop={self.crop!r}, aspect={self.aspect!r}, size={self.size}"
             )
-        if self.aspect is not None and self.size is None:
-            raise ValueError(
-                "Expected aspect to be None for images of any size. "
-                f"Received: aspect={self.aspect!r}, size=None"
-            )
-        lookup("aspect", self.aspect, dict.fromkeys(ASPECTS))
-        lookup("interpolation", self.interpolation, dict.fromkeys(INTERPOLATIONS))
-        lookup("channel_order", self.channel_order, dict.fromkeys(ORDERS))
-        lookup("crop_rounding", self.crop_rounding, dict.fromkeys(ROUNDINGS))
+        for field, words in WORDS.items():
+            lookup(field, getattr(self, field), dict.fromkeys(words))
 
     @classmethod
     def of(cls, image_shape: Sequence[int]) -> "Preprocessing":
@@ -239,9 +238,11 @@ NARROW = 0.55  # share of the expected range that a half of it does not exceed
 
 def check_dtype(features: Any, dtype: str) -> None:
     """Raises a ValueError for integer images unless features declare or expect such."""
-    if "int" not in dtype or _takes_integers(features):
+    expected, inputs = value_range(features), getattr(features, "inputs", None)
+    takes_pixels = expected is not None and np.allclose(expected, [[0], [255]])
+    takes_integers = getattr(features, "integer_images", False) or takes_pixels
+    if "int" not in dtype or takes_integers or (inputs and "int" in str(inputs[0].dtype)):
         return
-    expected = value_range(features)
     words = f"in {interval(*expected)}" if expected else "in the range that the model expects"
     raise ValueError(
         f"Expected float images {words}, or a model that states how integers become such: "
@@ -315,16 +316,6 @@ def require_finite_images(images: Any, first: int = 0) -> None:
 def value_range(features: Any) -> tuple[np.ndarray, np.ndarray] | None:
     """The smallest and the largest value of each channel, or None if unknown."""
     return getattr(getattr(features, "preprocessing", None), "value_range", None)
-
-
-def _takes_integers(features: Any) -> bool:
-    inputs = getattr(features, "inputs", None)
-    expected = value_range(features)
-    return (
-        getattr(features, "integer_images", False)
-        or (bool(inputs) and "int" in str(inputs[0].dtype))
-        or (expected is not None and np.allclose(expected[0], 0) and np.allclose(expected[1], 255))
-    )
 
 
 def require_images(received: Iterable, expected: Iterable) -> None:

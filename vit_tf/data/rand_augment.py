@@ -118,12 +118,6 @@ def _over_pixels(reduce: Callable[..., tf.Tensor], image: tf.Tensor) -> tf.Tenso
     return reduce(tf.reshape(reduce(_rows(image), axis=0), (-1, 3)), axis=0)
 
 
-def _each_channel(image: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-    """`scale * image + offset`, of numbers for each channel, within [0, 255]."""
-    scale, offset = (tf.tile(numbers, image.shape[1:2]) for numbers in (scale, offset))
-    return _within(tf.reshape(scale * _rows(image) + offset, image.shape))
-
-
 def _within(image: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(image, 0.0, 255.0)
 
@@ -133,7 +127,9 @@ def autocontrast(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.
     low, high = (_over_pixels(reduce, image) for reduce in (tf.reduce_min, tf.reduce_max))
     flat = high <= low
     scale = tf.where(flat, 1.0, 255.0 / tf.where(flat, 1.0, high - low))
-    return _each_channel(image, scale, tf.where(flat, 0.0, -low * scale))
+    offset = tf.where(flat, 0.0, -low * scale)
+    scale, offset = (tf.tile(numbers, image.shape[1:2]) for numbers in (scale, offset))
+    return _within(tf.reshape(scale * _rows(image) + offset, image.shape))
 
 
 def equalize(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:

@@ -23,7 +23,7 @@ from vit_tf.data.source import (
     Indices,
     Item,
     Source,
-    check_number,
+    check_numbers,
     checked_size,
     partition,
 )
@@ -367,8 +367,7 @@ def load_shapes(
     Raises:
         ValueError: as for `load`.
     """
-    if take is not None:
-        check_number("take", take, 1)
+    check_numbers(1, take=take)
     size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
     source = Shapes()
     selection = partition(source, (split,), 0, {} if take is None else {split: take}, seed)[split]
@@ -450,7 +449,7 @@ def load_cue_conflict(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_number("count", count, 1)
+    check_numbers(1, count=count)
     if count > NUM_EXAMPLES["test"]:
         raise ValueError(f"Expected count to be at most {NUM_EXAMPLES['test']}. Received: {count}")
     size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
@@ -484,8 +483,8 @@ def load_shape_pairs(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_number("count", count, 1)
-    check_number("seed", seed, 0)
+    check_numbers(1, count=count)
+    check_numbers(0, seed=seed)
     size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
     source = Shapes()
     labels = source.labels("test")
@@ -507,9 +506,10 @@ def load_shape_pairs(
         both = visible[pair].all(axis=0)
         sides = dict(zip(("source", "target"), pair, strict=True))
         content = {"category": source.class_names[labels[pair[0]]]}
-        content |= {side: images[np.searchsorted(indices, i)] for side, i in sides.items()}
-        content |= {f"{side}_points": places[i, both] * size for side, i in sides.items()}
-        content |= {f"{side}_box": _box(scenes[i]) * np.tile(size, 2) for side, i in sides.items()}
+        for side, index in sides.items():
+            content[side] = images[np.searchsorted(indices, index)]
+            content[f"{side}_points"] = places[index, both] * size
+            content[f"{side}_box"] = _box(scenes[index]) * np.tile(size, 2)
         pairs.append(content)
     return pairs
 
@@ -542,9 +542,8 @@ def load_shape_videos(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_number("count", count, 1)
-    check_number("num_frames", num_frames, 1)
-    check_number("seed", seed, 0)
+    check_numbers(1, count=count, num_frames=num_frames)
+    check_numbers(0, seed=seed)
     size = checked_size(image_size) or (SIDE, SIDE)
     videos = [
         random_motion(num_frames, np.random.default_rng([VIDEO_SEED, seed, number]))

@@ -55,13 +55,20 @@ class TfdsSource(Source):
         import tensorflow_datasets as tfds
 
         self.builder, self._name = builder, name
-        self.image_key, self.label_key = _keys(builder, name)
+        keys, features = builder.info.supervised_keys, builder.info.features
+        kinds = [type(features[key]) for key in keys or () if isinstance(key, str)]
+        if kinds != [tfds.features.Image, tfds.features.ClassLabel]:
+            raise ValueError(
+                "Expected name to be a TFDS data set of images with one label each. "
+                f"Received: {name!r} with features {format_list(features)}"
+            )
+        self.image_key, self.label_key = keys
         self._in_records = builder.info.file_format is tfds.core.FileFormat.TFRECORD
         # One file after the other, so that a position in the stream is an index into the split.
         self._config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         self._decoders = {self.image_key: tfds.decode.SkipDecoding()}
-        self._feature = builder.info.features[self.image_key]
-        self.class_names = tuple(builder.info.features[self.label_key].names)
+        self._feature = features[self.image_key]
+        self.class_names = tuple(features[self.label_key].names)
         self.num_examples = {
             split: facts.num_examples for split, facts in builder.info.splits.items()
         }
@@ -207,27 +214,11 @@ def _require_host(builder: Any, name: str) -> None:
 
 
 def _unusable(name: str, error: BaseException, where: str = "") -> ValueError:
-    # Where a host does not answer, requests wraps what is wrong in words about the attempts.
-    inner = getattr(error.args[0], "reason", error) if error.args else error
-    reason = " ".join(str(inner).split())[:300]
+    reason = " ".join(str(error).split())[:300]
     return ValueError(
         "Expected name to be a TFDS data set that is prepared in data_dir (--data-dir) or can be "
         f"downloaded. Received: {name!r}{where} ({type(error).__name__}: {reason})"
     )
-
-
-def _keys(builder: Any, name: str) -> tuple[str, str]:
-    """The names of the image and of the label among the features."""
-    import tensorflow_datasets as tfds
-
-    keys, features = builder.info.supervised_keys, builder.info.features
-    kinds = [type(features[key]) for key in keys or () if isinstance(key, str)]
-    if kinds != [tfds.features.Image, tfds.features.ClassLabel]:
-        raise ValueError(
-            "Expected name to be a TFDS data set of images with one label each. "
-            f"Received: {name!r} with features {format_list(features)}"
-        )
-    return keys
 
 
 def _keep(examples: tf.data.Dataset, places: np.ndarray) -> tf.data.Dataset:

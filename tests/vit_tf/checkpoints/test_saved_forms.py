@@ -118,7 +118,7 @@ OTHERS = {
 def test_other_models_are_refused_for_one_reason(model, tensors, tmp_path):
     for name in OTHERS[model]:
         tensors.draw(name, WIDTH)
-    with refuses(f"of {model}, which"):
+    with refuses(f"{model}, which"):
         vit_tf.load_pretrained(write(tensors, tmp_path))
 
 

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, PngImagePlugin
 from vit_tf import Preprocessing
 from vit_tf.data import imaging, resizing
 from vit_tf.data.imaging import ASPECT, draw_sides, random_window
-from vit_tf.data.preprocessing import ASPECTS, INTERPOLATIONS, JointPreprocessing
+from vit_tf.data.preprocessing import INTERPOLATIONS, WORDS, JointPreprocessing
 from vit_tf.data.resizing import resize_image, scale_values
 
 
@@ -300,7 +300,7 @@ def test_squeezed_images_are_those_of_pillow(rng, method):
 
 @pytest.mark.parametrize("method", INTERPOLATIONS)
 @pytest.mark.parametrize("antialias", [False, True])
-@pytest.mark.parametrize("aspect", ASPECTS)
+@pytest.mark.parametrize("aspect", WORDS["aspect"])
 def test_images_are_resized_as_by_keras(rng, method, antialias, aspect):
     """Also of an odd number of rows, whose padding is uneven, and where both sides grow."""
     how = Preprocessing((24, 31), interpolation=method, antialias=antialias, aspect=aspect)

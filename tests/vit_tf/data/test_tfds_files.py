@@ -10,8 +10,6 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from image_folders import arrays, encoded, photo
 from PIL import Image
-from urllib3 import HTTPSConnectionPool
-from urllib3.exceptions import MaxRetryError, NameResolutionError
 
 from vit_tf import data
 from vit_tf.data.tfds import decode_image
@@ -194,16 +192,3 @@ def test_what_can_be_downloaded_is(photos, monkeypatch, tmp_path):
     (tmp_path / "downloads" / "train-images.gz.INFO").write_text("{}")
     with pytest.raises(ValueError, match="began fashion_mnist"):
         data.load("fashion_mnist", data_dir=tmp_path)
-
-
-def test_a_host_that_does_not_answer_is_reported_in_one_line(monkeypatch, tmp_path):
-    reason = NameResolutionError("a.org", HTTPSConnectionPool("a.org"), OSError("unknown"))
-    wrapped = MaxRetryError(HTTPSConnectionPool("a.org"), "/file", reason)
-
-    def head(url, **kwargs):
-        raise requests.exceptions.ConnectionError(wrapped)
-
-    monkeypatch.setattr(requests, "head", head)
-    with pytest.raises(ValueError, match=r"cannot be reached .*Failed to resolve") as error:
-        data.load("cifar10", data_dir=tmp_path)
-    assert "Max retries" not in str(error.value)

@@ -17,7 +17,15 @@ from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import decode_in_python
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.reading import read_batches
-from vit_tf.data.source import Decoder, ImageSize, Indices, Item, Source, check_number, checked_size
+from vit_tf.data.source import (
+    Decoder,
+    ImageSize,
+    Indices,
+    Item,
+    Source,
+    check_numbers,
+    checked_size,
+)
 
 NAMES = ("roxford5k", "rparis6k")
 RELEVANCE = ("easy", "hard", "junk")
@@ -69,7 +77,7 @@ def load_revisited(
             iteration.
     """
     lookup("name", name, dict.fromkeys(NAMES))
-    check_number("batch_size", batch_size, 1)
+    check_numbers(1, batch_size=batch_size)
     size = checked_size(image_size, preprocessing)
     preprocessing = preprocessing and preprocessing.squeezed()
     if size is None:
@@ -84,7 +92,7 @@ def load_revisited(
         boxes = [EVERYTHING] * len(query_names)
     parts = ((query_names, boxes), (database_names, [EVERYTHING] * len(database_names)))
     queries, database = (
-        _batches(_paths(folder / "jpg", names), boxes, size, batch_size, preprocessing)
+        _batches(folder / "jpg", names, boxes, size, batch_size, preprocessing)
         for names, boxes in parts
     )
     return queries, database, truth
@@ -104,10 +112,6 @@ def read_truth(path: str | os.PathLike) -> tuple[list[str], list[str], list[dict
             "Expected a dict of imlist, qimlist and gnd, with the bbx, easy, hard and junk of each "
             f"query. Received: {str(path)!r} ({type(error).__name__}: {error})"
         ) from error
-    if not query_names or not database_names:
-        raise ValueError(
-            f"Expected queries and a database. Received: an empty list in {str(path)!r}"
-        )
     return query_names, database_names, truth
 
 
@@ -124,17 +128,6 @@ def _entry(name: str, entry: Any, count: int) -> dict[str, Any]:
             raise ValueError(f"{relevance} of {name} beyond the {count} images of imlist")
         query[relevance] = numbers
     return query
-
-
-def _paths(folder: str | os.PathLike, names: Sequence[str]) -> list[str]:
-    paths = [os.path.join(folder, f"{name}.jpg") for name in names]
-    missing = [path for path in paths if not os.path.isfile(path)]
-    if missing:
-        raise ValueError(
-            f"Expected {len(paths)} images. Received: {len(missing)} missing, such as "
-            f"{', '.join(missing[:5])}"
-        )
-    return paths
 
 
 class CroppedFiles(Source, Decoder):
@@ -166,13 +159,21 @@ def _decode(path: bytes, box: np.ndarray) -> np.ndarray:
 
 
 def _batches(
-    paths: list[str],
+    folder: Path,
+    names: Sequence[str],
     boxes: Sequence,
     size: tuple[int, int],
     batch_size: int,
     preprocessing: Preprocessing | None,
 ) -> tf.data.Dataset:
     """Batches of (images, numbers) of image files, each cropped to its box."""
+    paths = [str(folder / f"{name}.jpg") for name in names]
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing:
+        raise ValueError(
+            f"Expected {len(paths)} images. Received: {len(missing)} missing, such as "
+            f"{', '.join(missing[:5])}"
+        )
     source = CroppedFiles(paths, np.array(boxes, float), size)
     numbers = np.arange(len(paths), dtype=np.int32)
     return read_batches(source, "test", numbers, size, batch_size, preprocessing=preprocessing)
@@ -248,28 +249,11 @@ class _Array:
         self.values = values.reshape(shape, order="F" if columns_first else "C").copy()
 
 
-def _from_buffer(data: Any, dtype: "_Dtype", shape: Any, order: Any) -> np.ndarray:
-    """An array, as protocol 5 writes it."""
-    return np.frombuffer(data, dtype.dtype).reshape(shape, order=order).copy()
-
-
-def _scalar(dtype: "_Dtype", data: Any) -> int | float | bool:
-    """A number, from its bytes."""
-    return np.frombuffer(_encode(data, "latin1"), dtype.dtype, count=1)[0].item()
-
-
 def _encode(text: str | bytes, encoding: str) -> bytes:
     """The bytes that protocol 2 holds as text; bytes as they are."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
     return text if isinstance(text, bytes) else text.encode("latin1")
-
-
-def _no_bytes(*arguments: object) -> bytes:
-    """No bytes, which protocols below 3 hold as a call of `bytes()`, as in arrays of nothing."""
-    if arguments:
-        raise pickle.UnpicklingError("it calls bytes")
-    return b""
 
 
 def _refuse(*arguments: object) -> NoReturn:
@@ -278,12 +262,19 @@ def _refuse(*arguments: object) -> NoReturn:
 
 STAND_INS = {
     "numpy.core.multiarray._reconstruct": _Array,
-    "numpy.core.multiarray.scalar": _scalar,
-    "numpy.core.numeric._frombuffer": _from_buffer,
+    # A number, from its bytes.
+    "numpy.core.multiarray.scalar": lambda dtype, data: np.frombuffer(
+        _encode(data, "latin1"), dtype.dtype, count=1
+    )[0].item(),
+    # An array, as protocol 5 writes it.
+    "numpy.core.numeric._frombuffer": lambda data, dtype, shape, order: (
+        np.frombuffer(data, dtype.dtype).reshape(shape, order=order).copy()
+    ),
     "numpy.ndarray": _refuse,
     "numpy.dtype": _Dtype,
     "_codecs.encode": _encode,
-    "__builtin__.bytes": _no_bytes,
+    # No bytes, which protocols below 3 hold as a call of `bytes()`, as in arrays of nothing.
+    "__builtin__.bytes": lambda: b"",
 }
 
 
