@@ -78,19 +78,6 @@ def near_names(received: str, known: Iterable) -> list[str]:
     return sorted(near, key=similarity.__getitem__, reverse=True)[:5]
 
 
-def argument_error(
-    function_name: str, given: Iterable[str], known: Iterable[str]
-) -> TypeError | None:
-    """The error for the first argument given that a function does not have, but nearly."""
-    known = list(known)
-    for name in given:
-        near = [] if name in known else near_names(name, known)
-        if near:
-            hint = f"Did you mean {' or '.join(near)}?"
-            return TypeError(f"{function_name}() has no argument {name!r}. {hint}")
-    return None
-
-
 def attach_public(
     package: str,
     file: str,

@@ -505,7 +505,7 @@ def load_shape_pairs(
     for pair in index_pairs:
         both = visible[pair].all(axis=0)
         sides = dict(zip(("source", "target"), pair, strict=True))
-        content = {"category": source.class_names[labels[pair[0]]]}
+        content: dict[str, Any] = {"category": source.class_names[labels[pair[0]]]}
         for side, index in sides.items():
             content[side] = images[np.searchsorted(indices, index)]
             content[f"{side}_points"] = places[index, both] * size
