@@ -165,9 +165,7 @@ class Drawer:
                 log.error("The picture %s failed:\n%s", name, trace)
             self.failures[name] = reason
         text = json.dumps(entries, indent=1)
-        write_whole(
-            self._manifest, lambda partial: partial.write_text(text, "utf-8"), own_folders=1
-        )
+        write_whole(self._manifest, lambda partial: partial.write_text(text, "utf-8"))
 
     def _collect_finished(self, wait: bool) -> None:
         """Records what other processes have drawn by now, or, with `wait`, all that they draw."""

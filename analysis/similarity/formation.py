@@ -107,7 +107,7 @@ def save_record(record: Record, folder: Path, epochs: Collection[int]) -> None:
             for name, dims in (("values", ("pair",)), ("scales", ("batch", "scale")))
         }
     )
-    write_whole(folder / f"epoch-{epoch:04d}.nc", state.to_netcdf, own_folders=1)
+    write_whole(folder / f"epoch-{epoch:04d}.nc", state.to_netcdf)
     for other, path in _states(folder).items():
         if other not in epochs:
             path.unlink()

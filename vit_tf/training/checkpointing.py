@@ -127,12 +127,10 @@ def _own_array(array: np.ndarray) -> np.ndarray:
     return array if array.flags.owndata else array.copy()
 
 
-def write_on_chief(
-    path: str | os.PathLike, write: Callable[[Path], object], own_folders: int = 0
-) -> None:
+def write_on_chief(path: str | os.PathLike, write: Callable[[Path], object]) -> None:
     """`files.write_whole`, on the chief of several workers, who must all call this and wait."""
     if is_chief():
-        write_whole(path, write, own_folders)
+        write_whole(path, write)
     else:
         # What writes may itself reduce or make variables, in which every worker must take part.
         with tempfile.TemporaryDirectory() as folder:
@@ -313,7 +311,7 @@ def save_state(
     path = state_path(directory, history, step)
 
     def write() -> None:
-        write_whole(path, lambda partial: np.savez(partial, **arrays), own_folders=1)
+        write_whole(path, lambda partial: np.savez(partial, **arrays))
         copies.release(values)
         # A state of later steps is a corrupt one, instead of which an earlier one was restored.
         position = _position(path.name)
