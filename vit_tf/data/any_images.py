@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
 from vit_tf.data.batches import SIZE_NEEDED, explained_batches, require_finite_length
 from vit_tf.data.bundled import NAME, photographs
@@ -79,8 +78,7 @@ def batch_images(
         >>> [len(batch) for batch in batches]
         [67, 66]
     """
-    made = as_images(images, preprocessing, rule)
-    return made if isinstance(made, tf.data.Dataset) else batch_arrays(made, rule)
+    return batch_arrays(as_images(images, preprocessing, rule), rule)
 
 
 def in_known_form(images: Any) -> Any:
@@ -232,7 +230,6 @@ def as_images(
 ) -> np.ndarray | tuple | tf.data.Dataset:
     """`batch_images`, with images that are in memory as an array or a tuple of arrays."""
     # 8-bit and PIL images and files get the preprocessing; None leaves integers as they are.
-    leave_gpus_to_jax()
     images = in_known_form(images)
     if isinstance(images, tf.data.Dataset):
         return _from_dataset(images, preprocessing, rule)
