@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import keras
 
     from vit_tf.analysis.figures.data import Data
-    from vit_tf.data.pipeline import TooFewImages
     from vit_tf.data.source import Description
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
@@ -223,7 +222,11 @@ def read_data(
             train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
             facts |= {"train": train.identify(), "validation": cast(Any, held_out).identify()}
         except TooFewImages as error:
-            reason = _too_few(error, options.shots)
+            reason = (
+                f"Probes need {2 * options.shots} training images of each class for --shots "
+                f"{options.shots}, half of them to choose their penalty; class "
+                f"{error.class_name!r} has {error.count}."
+            )
             reasons = {"train": reason, "validation": reason}
             log.warning("%s", reason)
         count = gallery_size(description, tested)
@@ -248,15 +251,6 @@ def gallery_size(description: Description, tested: int) -> int:
     """Number of training images among which nearest neighbours are found."""
     fewest, most = GALLERY
     return min(description.num_examples["train"], max(fewest, min(tested, most)))
-
-
-def _too_few(error: TooFewImages, shots: int) -> str:
-    """Why no probes are fitted, as a sentence."""
-    fits = f": --shots {error.count // 2} would do" if error.count > 1 else ""
-    return (
-        f"Probes need {2 * shots} training images of each class for --shots {shots}, half of them "
-        f"to choose their penalty; class {error.class_name!r} has {error.count}{fits}."
-    )
 
 
 def can_fit(description: Description, split: str) -> bool:
@@ -388,11 +382,6 @@ class ProgressBar:
     def __init__(self, stages: dict[str, float]) -> None:
         self._stages, self._done = stages, dict.fromkeys(stages, 0.0)
         self.seconds = sum(stages.values())
-
-    @property
-    def done(self) -> float:
-        """The expected seconds of all that is done."""
-        return sum(self._done.values())
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
