@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from vit_tf.analysis.figures.figure import all_figures
-from vit_tf.analysis.papers import FIGURE_NUMBERS
+from vit_tf.analysis.papers import FIGURE_NUMBERS, known_figures
+from vit_tf.scripts import report_commands
 
 PROGRAM = """
 import sys
@@ -66,5 +67,22 @@ def test_an_error_is_immediate_and_leaves_nothing(words, said, tmp_path):
 
 
 def test_the_numbers_of_figures_that_are_known_without_importing_them_are_all():
-    numbers = dict.fromkeys(number for figure in all_figures() for number in figure.choices)
-    assert list(numbers) == FIGURE_NUMBERS
+    numbers = {number for figure in all_figures() for number in figure.choices}
+    assert set(known_figures()) == numbers
+    assert set(" ".join(FIGURE_NUMBERS.values()).split()) == numbers
+
+
+def test_a_failed_command_leaves_no_empty_folder(tmp_path):
+    for name, written in (("empty", False), ("written", True)):
+        folder = tmp_path / name
+        with pytest.raises(ValueError, match="failed"), report_commands.strategy_in(folder, "none"):
+            (folder / "results").mkdir()
+            if written:
+                (folder / "results" / "cka.nc").touch()
+            raise ValueError("failed")
+        assert folder.exists() == written
+    (tmp_path / "own").mkdir()
+    own = report_commands.strategy_in(tmp_path / "own", "none")
+    with pytest.raises(ValueError, match="failed"), own:
+        raise ValueError("failed")
+    assert (tmp_path / "own").exists()
