@@ -363,31 +363,27 @@ def _annotated_shapes(
 def provenance(options: Options, description: Description) -> dict[str, Any]:
     """What it takes to reproduce a report."""
     packages = ("tensorflow", "keras", "numpy", "xarray", "matplotlib")
+    # The options that were given or have a default, and not what was read for them.
+    unlisted = ("command", "digests")
+    given = {
+        name.replace("_", " "): value if isinstance(value, list | tuple) else [value]
+        for name, value in vars(options).items()
+        if isinstance(value, str | int | float | Path | list | tuple)
+        and value not in ("", False, [], ())
+        and name not in unlisted
+    }
     return {
         "command": options.command,
         "data": {"name": without_password(options.data), "classes": description.num_classes}
         | {f"{split} images": count for split, count in description.num_examples.items()},
-        "options": _option_texts(options),
+        "options": {
+            name: without_password(" ".join(map(str, values))) for name, values in given.items()
+        },
         "versions": {"python": platform.python_version(), "vit_tf": vit_tf.__version__}
         | {p: version(p) for p in packages},
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": date.today().isoformat(),
     }
-
-
-def _option_texts(options: Options) -> dict[str, str]:
-    """The options that have a value, by their flags, as texts."""
-    texts = {}
-    for name, value in vars(options).items():
-        if name == "command":
-            continue
-        if isinstance(value, dict):  # numbers of images
-            value = ", ".join(f"{count} {split}" for split, count in value.items())
-        elif isinstance(value, list | tuple):
-            value = " ".join(map(str, value))
-        if value not in (None, "", False):
-            texts[name.replace("_", " ")] = without_password(str(value))
-    return texts
 
 
 class ProgressBar:
