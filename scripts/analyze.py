@@ -105,9 +105,9 @@ def parse(arguments: Arguments = None) -> Options:
         "--untrained",
         type=int,
         default=2,
-        choices=(1, 2),
+        choices=(0, 1, 2),
         help="number of randomly initialized copies of each model, whose mean effect is subtracted "
-        "from that of the trained model: 1 or 2 (default: 2)",
+        "from that of the trained model: 0, 1 or 2 (default: 2)",
     )
     common.add_source(parser.group("data"))
     common.add_split(parser.group("data"), None, "test; all for images without labels")
@@ -192,7 +192,7 @@ def analyze(
             provenance=report_commands.provenance(options, description),
             sources={model.name: without_password(model.source) for model in opened},
             setup=report_commands.example_setup(
-                options, description, split, size, fitted=data.train is not None
+                options, description, split, images, fitted=data.train is not None
             ),
         )
 

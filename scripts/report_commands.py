@@ -303,37 +303,63 @@ def can_fit(description: Description, split: str) -> bool:
 
 
 def example_setup(
-    options: Options, description: Description, split: str, size: tuple[int, int], fitted: bool
-) -> str:
-    """Python code that loads the images of a report, for the code of its figures."""
+    options: Options,
+    description: Description,
+    split: str,
+    images: vit_tf.Preprocessing,
+    fitted: bool,
+) -> dict[tuple[str, ...], str]:
+    """Python code that loads what `read_data` reads, by the variables that it assigns."""
     from vit_tf.analysis.figures.data import batch_size_of
 
-    data = without_password(str(options.data))
-    shared = [f"image_size={tuple(size)}"]
-    if options.data_dir:
-        shared.append(f"data_dir={str(options.data_dir)!r}")
-    shared = ", ".join(shared)
-    tested = options.sizes["test"]
-    batches = f"take={tested}, batch_size={batch_size_of(tested)}, shuffle_once=True"
-    lines = [f"(images,) = data.load({data!r}, splits=({split!r},), {batches}, {shared})"]
+    data, tested = repr(without_password(str(options.data))), options.sizes["test"]
+    is_resized = images == vit_tf.Preprocessing(images.size)
+    shaped = f"image_size={images.size}" if is_resized else f"preprocessing=vit_tf.{images!r}"
+    seed = [f"seed={options.seed}"] if options.seed else []  # 0 is the default
+    source = [*seed, shaped]
+    source += [f"data_dir={str(options.data_dir)!r}"] if options.data_dir else []
+    source += [f"classes=data.read_class_list({options.classes!r})"] if options.classes else []
+
+    def call(name: str, *arguments: object) -> str:
+        return f"data.{name}({', '.join(map(str, arguments))})"
+
+    taken = [f"take={tested}", f"batch_size={batch_size_of(tested)}", "shuffle_once=True"]
+    test = call("load", data, f"splits=({split!r},)", *taken, *source)
+    lines: dict[tuple[str, ...], str] = {("images",): f"(images,) = {test}"}
     if fitted:
-        lines.append(f"train, _ = data.few_shot({data!r}, {options.shots}, {shared})")
+        shots = options.shots, f"held_out={options.shots}"
+        lines["fitted", "validation"] = (
+            f"fitted, validation = {call('few_shot', data, *shots, *source)}"
+        )
     if can_fit(description, split):
-        gallery = f"splits=('train',), take={gallery_size(description, tested)}"
-        lines.append(f"(train,) = data.load({data!r}, {gallery}, {shared})")
-    sizes = f"take={options.take_objects}, batch_size={ANNOTATED_BATCH}, image_size={tuple(size)}"
+        gallery = "splits=('train',)", f"take={gallery_size(description, tested)}"
+        lines["train",] = f"(train,) = {call('load', data, *gallery, *source)}"
+    if options.data == "shapes":
+        sized = f"image_size={images.size}"
+        shapes = call("load_shapes", "'test'", f"take={tested}", *seed, shaped)
+        for name, masks in (("objects", "shape_masks"), ("parts", "half_masks")):
+            lines[name,] = (
+                f"from vit_tf.data.shapes import {masks}\n"
+                f"{name} = {masks}({shapes}, {ANNOTATED_BATCH})"
+            )
+        lines["videos",] = (
+            f"shapes = {call('load_shape_videos', SHAPE_VIDEOS, sized, *seed)}\n"
+            "videos = list(zip(shapes['image'], shapes['index'], strict=True))"
+        )
+        lines["pairs",] = f"pairs = {call('load_shape_pairs', SHAPE_PAIRS, *seed, shaped)}"
+    coco = [f"take={options.take_objects}", f"batch_size={ANNOTATED_BATCH}", *seed, shaped]
     for name in ("objects", "parts"):
-        if source := getattr(options, name):
-            lines.append(f"{name} = data.load_coco({source[0]!r}, {source[1]!r}, {sizes})")
+        if paths := getattr(options, name):
+            lines[name,] = f"{name} = {call('load_coco', *map(repr, paths), *coco)}"
     if options.videos:
-        lines.append(f"videos = data.load_davis({options.videos!r})")
+        lines["videos",] = f"videos = {call('load_davis', repr(options.videos))}"
     if options.pairs:
-        lines.append(f"pairs = data.load_spair({options.pairs!r}, image_size={tuple(size)})")
+        lines["pairs",] = f"pairs = {call('load_spair', repr(options.pairs), *seed, shaped)}"
     if options.landmarks:
-        call = "data.load_revisited({!r}, {!r}, batch_size={}, image_size={})"
-        call = call.format(*options.landmarks, ANNOTATED_BATCH, tuple(size))
-        lines.append(f"queries, database, truth = {call}")
-    return "\n".join(lines)
+        paths = *map(repr, options.landmarks), f"batch_size={ANNOTATED_BATCH}"
+        names = "queries", "database", "truth"
+        lines[names] = f"{', '.join(names)} = {call('load_revisited', *paths, shaped)}"
+    return lines
 
 
 def read_annotations(
