@@ -7,8 +7,6 @@ import gc
 import logging
 import os
 import platform
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from functools import cache, partial
@@ -23,7 +21,7 @@ import vit_tf
 from vit_tf.common.names import unknown_name, without_password
 from vit_tf.data.files import digest_tree, only_process
 from vit_tf.scripts import common
-from vit_tf.scripts.common import Arguments, Options, ParseOptions, Parser, RunCommand
+from vit_tf.scripts.common import Arguments, Options, ParseOptions, RunCommand, integer, named
 
 if TYPE_CHECKING:
     import keras
@@ -42,11 +40,45 @@ ANNOTATED_BATCH = 60
 GARBAGE_THRESHOLDS = 50_000, 20, 1
 SHAPE_VIDEOS, SHAPE_PAIRS = 16, 160  # generated for `--data shapes`
 log = logging.getLogger("vit_tf.report")
-STILL_RUNNING = "still running after %d s: %s"
-INTERVALS = (10, 20, 40, 60)  # seconds until the first such line, the second and so on
 # Functions that load annotated images, by what these are for: "objects", "parts", "videos" ...
 Loaders: TypeAlias = dict[str, Callable[[], Any]]
 Facts: TypeAlias = dict[str, dict[str, Any]]  # what identifies these images, for their digest
+
+FIGURES = {
+    "--figures": named(
+        "figure numbers of the papers, such as 1,7,C.4; main is the leading figure of each chapter "
+        "(default: main)",
+        "NUMBERS",
+        default="main",
+    ),
+    "--all": {
+        "dest": "figures",
+        "action": "store_const",
+        "const": "all",
+        "help": "draw all figures that apply",
+    },
+    "--list": {"action": "store_true", "help": "list the figures and exit"},
+}
+# The images that are measured.
+SAMPLING = {
+    "--take-test": integer(
+        "number of images to measure (default: all, at most 2,000 unless the data are digits)"
+    ),
+    "--shots": integer("training images per class for probes", default=10),
+}
+_COCO = {"nargs": 2, "metavar": ("JSON", "FOLDER")}
+ANNOTATIONS = {
+    "--objects": {**_COCO, "help": "object masks in COCO format, and the folder of their images"},
+    "--parts": {**_COCO, "help": "part masks in COCO format (PartImageNet), and their images"},
+    "--take-objects": integer("number of images of each of these (default: all)"),
+    "--videos": named("videos with masks: the folder of DAVIS 2017", "FOLDER"),
+    "--pairs": named("image pairs with keypoints: the folder of SPair-71k", "FOLDER"),
+    "--landmarks": {
+        "nargs": 2,
+        "metavar": ("FOLDER", "NAME"),
+        "help": "images for retrieval, and roxford5k or rparis6k",
+    },
+}
 
 
 class Progress(Protocol):
@@ -55,28 +87,12 @@ class Progress(Protocol):
     def __call__(self, stage: str, done: float, total: float, words: str = "", /) -> None: ...
 
 
-def run_logged(
-    parse: ParseOptions,
-    run: RunCommand,
-    arguments: Arguments = None,
-) -> int:
+def run_logged(parse: ParseOptions, run: RunCommand, arguments: Arguments = None) -> int:
     """Parse, check and run with progress on the standard error; the exit status."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    logger = logging.getLogger("vit_tf")
-    logger.setLevel(logging.INFO)
-
-    def run_with_lines(options: Options) -> int | None:
-        thresholds = gc.get_threshold()
-        gc.set_threshold(*GARBAGE_THRESHOLDS)
-        try:
-            with lines_while_working(logger):
-                return run(options)
-        finally:
-            gc.set_threshold(*thresholds)
-
-    return common.run_command(
-        parse, run_with_lines, arguments, describe_results, check=require_figures
-    )
+    logging.getLogger("vit_tf").setLevel(logging.INFO)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    return common.run_command(parse, run, arguments, describe_results)
 
 
 def describe_results(options: Options) -> str:
@@ -86,48 +102,6 @@ def describe_results(options: Options) -> str:
     words = [f"{count} {kind}{'s'[: count > 1]}" for kind, count in counts.items() if count]
     text = f"{options.out} holds {' and '.join(words)}; {common.RESUMES}"
     return text if words else common.NOTHING_SAVED
-
-
-def add_figures(parser: Parser) -> None:
-    """Adds the options that select figures."""
-    add = parser.group("figures")
-    numbers = (
-        "figure numbers of the papers, such as 1,7,C.4; main is the leading figure of each chapter "
-        "(default: main)"
-    )
-    add("--figures", metavar="NUMBERS", default="main", help=numbers)
-    text = "draw all figures that apply"
-    add("--all", dest="figures", action="store_const", const="all", help=text)
-    add("--list", action="store_true", help="list the figures and exit")
-
-
-def add_sampling(parser: Parser) -> None:
-    """Adds the options for the images that are measured, annotated ones among them."""
-    add = parser.group("data")
-    common.add_take_test(add, "all, at most 2,000 unless the data are digits")
-    add("--shots", type=int, default=10, help="training images per class for probes")
-    add = parser.group("annotated images")
-    coco = {"nargs": 2, "metavar": ("JSON", "FOLDER")}
-    add("--objects", **coco, help="object masks in COCO format, and the folder of their images")
-    add("--parts", **coco, help="part masks in COCO format (PartImageNet), and their images")
-    text = "number of images of each of these (default: all)"
-    add("--take-objects", type=int, metavar="N", help=text)
-    add("--videos", metavar="FOLDER", help="videos with masks: the folder of DAVIS 2017")
-    add("--pairs", metavar="FOLDER", help="image pairs with keypoints: the folder of SPair-71k")
-    add(
-        "--landmarks",
-        nargs=2,
-        metavar=("FOLDER", "NAME"),
-        help="images for retrieval, and roxford5k or rparis6k",
-    )
-
-
-def add_run(parser: Parser, folder: str) -> None:
-    """Adds the options of a run that writes a report."""
-    add = parser.group("run")
-    common.add_out(add, f"output folder (default: {folder})")
-    add("--seed", type=int, default=0, help="random seed")
-    common.add_strategy(add)
 
 
 @contextlib.contextmanager
@@ -231,10 +205,12 @@ def read_data(
         num_field_images,
     )
     from vit_tf.data.equal_batches import BATCH_SIZE
+    from vit_tf.data.pipeline import TooFewImages
 
     classes = common.chosen_classes(options)
     source = {"seed": options.seed, "data_dir": options.data_dir, **classes, **images}
     load = partial(vit_tf.data.load, options.data, **source)
+    # The images that everything is measured on, and few of them for what costs a gradient each.
     tested = options.sizes["test"]
     size = batch_size_of(tested)
     (test,) = load(splits=(split,), batch_size=size, take=tested, shuffle_once=True)
@@ -251,34 +227,35 @@ def read_data(
         "seed": options.seed,
         "test": test.identify(),
     }
-    labelled = description.num_classes > 1
-    if not can_fit(description, split):
-        return Data(
-            test,
-            few,
-            labelled=labelled,
-            facts=facts,
-            optional=annotated,
-            optional_facts=annotation_facts,
-        )
-    few_shot = {"batch_size": BATCH_SIZE, "held_out": options.shots, **source}
-    from vit_tf.data.pipeline import TooFewImages  # with TensorFlow
-
+    # The images that probes are fitted on, and those among which neighbours are found.
+    train, held_out, num_classes = None, None, None
     reasons: dict[str, str] = {}
-    train, held_out = None, None
-    try:
-        train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
-    except TooFewImages as error:
-        reasons = dict.fromkeys(("train", "validation"), _too_few(error, options.shots))
-        log.warning("%s", reasons["train"])
-    count = gallery_size(description, tested)
-    (gallery,) = load(splits=("train",), batch_size=BATCH_SIZE, take=count)
-    if train is not None and held_out is not None:
-        facts |= {"train": train.identify(), "validation": held_out.identify()}
-    annotated = {"gallery": lambda: gallery, **annotated}
-    annotation_facts = {"gallery": {"gallery": gallery.identify()}, **annotation_facts}
-    fitted = train, held_out, description.num_classes
-    return Data(test, few, *fitted, facts, annotated, annotation_facts, labelled, reasons)
+    if can_fit(description, split):
+        num_classes = description.num_classes
+        few_shot = {"batch_size": BATCH_SIZE, "held_out": options.shots, **source}
+        try:
+            train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
+            facts |= {"train": train.identify(), "validation": cast(Any, held_out).identify()}
+        except TooFewImages as error:
+            reason = _too_few(error, options.shots)
+            reasons = {"train": reason, "validation": reason}
+            log.warning("%s", reason)
+        count = gallery_size(description, tested)
+        (gallery,) = load(splits=("train",), batch_size=BATCH_SIZE, take=count)
+        annotated = {"gallery": lambda: gallery, **annotated}
+        annotation_facts = {"gallery": {"gallery": gallery.identify()}, **annotation_facts}
+    return Data(
+        test,
+        few,
+        train,
+        held_out,
+        num_classes,
+        facts,
+        optional=annotated,
+        optional_facts=annotation_facts,
+        labelled=description.num_classes > 1,
+        reasons=reasons,
+    )
 
 
 def gallery_size(description: Description, tested: int) -> int:
@@ -312,7 +289,7 @@ def example_setup(
     """Python code that loads what `read_data` reads, by the variables that it assigns."""
     from vit_tf.analysis.figures.data import batch_size_of
 
-    data, tested = repr(without_password(str(options.data))), options.sizes["test"]
+    data, tested = repr(without_password(options.data)), options.sizes["test"]
     is_resized = images == vit_tf.Preprocessing(images.size)
     shaped = f"image_size={images.size}" if is_resized else f"preprocessing=vit_tf.{images!r}"
     seed = [f"seed={options.seed}"] if options.seed else []  # 0 is the default
@@ -347,18 +324,20 @@ def example_setup(
             "videos = list(zip(shapes['image'], shapes['index'], strict=True))"
         )
         lines["pairs",] = f"pairs = {call('load_shape_pairs', SHAPE_PAIRS, *seed, shaped)}"
-    coco = [f"take={options.take_objects}", f"batch_size={ANNOTATED_BATCH}", *seed, shaped]
-    for name in ("objects", "parts"):
-        if paths := getattr(options, name):
-            lines[name,] = f"{name} = {call('load_coco', *map(repr, paths), *coco)}"
-    if options.videos:
-        lines["videos",] = f"videos = {call('load_davis', repr(options.videos))}"
-    if options.pairs:
-        lines["pairs",] = f"pairs = {call('load_spair', repr(options.pairs), *seed, shaped)}"
-    if options.landmarks:
-        paths = *map(repr, options.landmarks), f"batch_size={ANNOTATED_BATCH}"
-        names = "queries", "database", "truth"
-        lines[names] = f"{', '.join(names)} = {call('load_revisited', *paths, shaped)}"
+    batch = f"batch_size={ANNOTATED_BATCH}"
+    coco = [f"take={options.take_objects}", batch, *seed, shaped]
+    calls = {
+        "objects": ("load_coco", coco),
+        "parts": ("load_coco", coco),
+        "videos": ("load_davis", []),
+        "pairs": ("load_spair", [*seed, shaped]),
+        "landmarks": ("load_revisited", [batch, shaped]),
+    }
+    for name, (function, arguments) in calls.items():
+        if source := getattr(options, name):
+            paths = [source] if isinstance(source, str) else source
+            names = ("queries", "database", "truth") if name == "landmarks" else (name,)
+            lines[names] = f"{', '.join(names)} = {call(function, *map(repr, paths), *arguments)}"
     return lines
 
 
@@ -472,44 +451,6 @@ class ProgressBar:
         before = self._done[stage]
         self._done[stage] = self._stages[stage] * done / total
         self._bar.update(self._done[stage] - before)
-
-
-class _LastLine(logging.Handler):
-    """The line that was logged last, and when."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.time = "starting", time.monotonic()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.msg != STILL_RUNNING:
-            self.words, self.time = record.getMessage(), time.monotonic()
-
-
-@contextlib.contextmanager
-def lines_while_working(logger: logging.Logger) -> Iterator[None]:
-    """Logs that a step is still running, 10 s after its line, and then less and less often."""
-    last, stopped = _LastLine(), threading.Event()
-
-    def watch() -> None:
-        started, count, logged = last.time, 0, last.time
-        while not stopped.wait(INTERVALS[0] / 10):
-            if last.time != started:
-                started, count, logged = last.time, 0, last.time
-            now = time.monotonic()
-            if now - logged >= INTERVALS[min(count, len(INTERVALS) - 1)]:
-                logger.info(STILL_RUNNING, now - started, last.words)
-                count, logged = count + 1, now
-
-    thread = threading.Thread(target=watch, daemon=True)
-    logger.addHandler(last)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
-        logger.removeHandler(last)
 
 
 def progress_callback(progress: Callable[[int, int], None]) -> keras.callbacks.Callback:
