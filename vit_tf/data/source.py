@@ -393,6 +393,10 @@ def _take(
     source: Source, name: str, split: str, indices: Indices, size: int, seed: int
 ) -> Selected:
     """A class-balanced part of a split, as in `partition`."""
+    if not len(indices):
+        raise ValueError(
+            f"Expected examples in the {name} split. Received: none, as of a folder of one image"
+        )
     if size > len(indices):
         raise ValueError(
             f"Expected take to be at most {len(indices)}, the number of examples of the {name} "

@@ -23,20 +23,15 @@ def find_class_names(model: object) -> tuple[str, ...]:
     """
     if own := getattr(model, "class_names", None):
         return tuple(own)
-    is_classifier = isinstance(model, keras.Model) and _num_outputs(model) == NUM_IMAGENET
-    return imagenet_names() if is_classifier and _is_application(model) else ()
-
-
-def _num_outputs(model: keras.Model) -> int | None:
-    shape = getattr(model, "output_shape", None) if hasattr(model, "_nodes_by_depth") else None
-    return shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
-
-
-def _is_application(model: keras.Model) -> bool:
-    """Whether a model has the name that a function of `keras.applications` gives it."""
-    name = re.sub(r"[^a-z0-9]", "", model.name.lower())
+    is_functional = isinstance(model, keras.Model) and hasattr(model, "_nodes_by_depth")
+    shape = getattr(model, "output_shape", None) if is_functional else None
+    if not isinstance(shape, tuple) or shape[1:] != (NUM_IMAGENET,):
+        return ()
+    # A function of `keras.applications` gives a model its own name.
+    name = re.sub(r"[^a-z0-9]", "", str(getattr(model, "name", "")).lower())
     functions = (name for name in dir(keras.applications) if name[0].isupper())
-    return any(name.startswith(function.lower()) for function in functions)
+    is_application = any(name.startswith(function.lower()) for function in functions)
+    return imagenet_names() if is_application else ()
 
 
 @cache
