@@ -750,11 +750,6 @@ def replacement_of(replacement: str, tap: str, means: Mapping[str, tf.Tensor] | 
 
 def require_submodel(features: Features, scores: str) -> dict[str, Shape]:
     """The shapes of the layers to intervene at, all but the scores, without the example axis."""
-    if not features.can_intervene:
-        raise ValueError(
-            "Expected features to be a submodel, such as vit_tf.submodel(vit, '*/heads', "
-            f"'logits'), which can be run with interventions. Received: {type(features).__name__}"
-        )
     if scores not in features.facts.layers or len(features.facts.layers) < 2:
         raise ValueError(
             f"Expected a submodel of the scores, scores={scores!r}, and of taps to intervene at. "

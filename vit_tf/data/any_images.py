@@ -2,6 +2,7 @@
 
 import glob
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
@@ -89,7 +90,15 @@ def in_known_form(images: Any) -> Any:
     if isinstance(images, tuple) and images and not isinstance(images[0], int | float):
         return (in_known_form(images[0]), *map(_from_torch, images[1:]))
     if isinstance(images, keras.utils.PyDataset):
-        return _from_py_dataset(images)
+        count = cast(keras.utils.PyDataset, images).num_batches
+        if count is None:
+            raise ValueError("Expected a PyDataset of finite length. Received: one without __len__")
+        return _from_batches(lambda: (images[number] for number in range(count)), count)
+    torch_data = getattr(sys.modules.get("torch"), "utils", None)
+    if torch_data is not None and isinstance(images, torch_data.data.Dataset):
+        images = torch_data.data.DataLoader(images, BATCH_SIZE)
+    if torch_data is not None and isinstance(images, torch_data.data.DataLoader):
+        return _from_batches(lambda: map(_from_loader, images), len(images))
     if isinstance(images, Mapping):
         image, label = _keys_of(images)
         return in_known_form((images[image], images[label]) if label else images[image])
@@ -176,21 +185,21 @@ def _key_of(values: Mapping, usual: Sequence[str]) -> str:
     return keys[0]
 
 
-def _from_py_dataset(data: keras.utils.PyDataset) -> tf.data.Dataset:
-    """The batches of a `keras.utils.PyDataset` of known length."""
-    if data.num_batches is None:
-        raise ValueError("Expected a PyDataset of finite length. Received: one without __len__")
+def _from_loader(batch: Any) -> Any:
+    """A batch of a `torch.utils.data.DataLoader` as arrays: images, or images and labels."""
+    return in_known_form(tuple(batch) if isinstance(batch, list) else batch)
+
+
+def _from_batches(read: Callable[[], Iterator[Any]], count: int) -> tf.data.Dataset:
+    """The batches that a function reads, as a data set of known length."""
 
     def spec_of(values: Any) -> tf.TensorSpec:
         values = np.asarray(values)
         return tf.TensorSpec((None, *values.shape[1:]), values.dtype)
 
-    def read() -> Iterator[Any]:
-        return (data[number] for number in range(data.num_batches))
-
-    signature = tf.nest.map_structure(spec_of, data[0])
+    signature = tf.nest.map_structure(spec_of, next(iter(read())))
     batches = tf.data.Dataset.from_generator(read, output_signature=signature)
-    return batches.apply(tf.data.experimental.assert_cardinality(data.num_batches))
+    return batches.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def is_raw(images: Any) -> bool:
@@ -252,9 +261,13 @@ def as_images(
         return _from_list(images, preprocessing, rule)
     if not hasattr(images, "shape") or not hasattr(images, "dtype"):
         hint = "; several models are one list: [model, other]" if callable(images) else ""
+        if hasattr(images, "columns"):
+            hint = "; pass its columns of paths and labels: (frame['path'], frame['label'])"
+        if hasattr(images, "__next__"):
+            hint = "; concatenate its batches, or call tf.data.Dataset.from_generator"
         raise ValueError(
-            "Expected images to be an array, a PIL image, a path, a folder, a list of these, or a "
-            f"tf.data.Dataset. Received: {type(images).__name__}{hint}"
+            "Expected images to be an array, a PIL image, a path, a folder, a list of these, a "
+            f"DataLoader of PyTorch or a tf.data.Dataset. Received: {type(images).__name__}{hint}"
         )
     if len(images.shape) == 3 and images.shape[-1] in CHANNELS:
         images = images[None]
