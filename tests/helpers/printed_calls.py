@@ -17,7 +17,8 @@ from vit_tf.analysis.figures.data import make_data
 from vit_tf.analysis.figures.figure import by_figure, lookup_figures, plan
 from vit_tf.analysis.figures.measure import SharedPass, measure_all, with_inputs
 from vit_tf.analysis.figures.models import LoadedModel, prepare_models
-from vit_tf.analysis.report.assemble import HELPERS, example_code
+from vit_tf.analysis.report.assemble import SETUP
+from vit_tf.analysis.report.printed_code import HELPERS, example_code
 from vit_tf.data.any_images import as_images
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.conversion import as_features, facts_of
@@ -93,7 +94,7 @@ def compare_layers(model, folder, *, num_classes=5, optional=()):
             for each in with_inputs(measured).values()
             if isinstance(each, SharedPass)
         ]
-        read = layers_read(example_code(group, {}, ""), model, features, scores)
+        read = layers_read(example_code(group, {}, SETUP), model, features, scores)
         if not shared or not read:
             continue
         count += 1
@@ -150,7 +151,7 @@ def _difference(pictures, results, problems, arguments):
     """What the code of a figure gives that its pictures do not show, in words."""
     measured = [m for picture in pictures for m in picture.selection.measurements.values()]
     failed = {m.name: problems[m.name] for m in measured if results.get(m.name) is None}
-    code = example_code(pictures, {}, "")
+    code = example_code(pictures, {}, SETUP)
     try:
         shown = run_code(code, arguments)
     except ValueError as error:
