@@ -260,11 +260,6 @@ class Features(abc.ABC):
             f"{type(self).__name__}"
         )
 
-    @property
-    def can_intervene(self) -> bool:
-        """Whether `run_interventions` works."""
-        return type(self).run_interventions is not Features.run_interventions
-
     def split_at_last_layer(
         self, images: tf.Tensor, scores: str
     ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
