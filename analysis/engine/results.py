@@ -231,12 +231,10 @@ CURRENT = {kept: word for word, kept in KEPT.items()}
 
 
 def require_word(word: Any, choices: Sequence[str], name: str = "tokens") -> str:
-    """Returns `word` if it is among `known`; the error names the current word for a former."""
+    """Returns `word` if it is among the choices, or raises a `ValueError`."""
     if isinstance(word, str) and word in choices:
         return word
-    current = CURRENT.get(word) if isinstance(word, str) else None
-    hint = f"; its name is {current!r}" if current else ""
-    raise ValueError(f"Expected {name} to be one of {choices}. Received: {name}={word!r}{hint}")
+    raise ValueError(f"Expected {name} to be one of {choices}. Received: {name}={word!r}")
 
 
 def current_words(result: Labelled) -> Labelled:

@@ -10,6 +10,8 @@ import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.flow.outliers import cross_validated, norm_threshold, second_mode
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 GRID = TokenGrid(4, 4, prefix=1, stride=4)
 SPECTRA = {
     "1": [1.0],
