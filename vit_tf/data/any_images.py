@@ -2,6 +2,7 @@
 
 import glob
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
@@ -10,7 +11,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
 from vit_tf.data.batches import SIZE_NEEDED, explained_batches, require_finite_length
 from vit_tf.data.bundled import NAME, photographs
@@ -79,8 +79,7 @@ def batch_images(
         >>> [len(batch) for batch in batches]
         [67, 66]
     """
-    made = as_images(images, preprocessing, rule)
-    return made if isinstance(made, tf.data.Dataset) else batch_arrays(made, rule)
+    return batch_arrays(as_images(images, preprocessing, rule), rule)
 
 
 def in_known_form(images: Any) -> Any:
@@ -91,7 +90,15 @@ def in_known_form(images: Any) -> Any:
     if isinstance(images, tuple) and images and not isinstance(images[0], int | float):
         return (in_known_form(images[0]), *map(_from_torch, images[1:]))
     if isinstance(images, keras.utils.PyDataset):
-        return _from_py_dataset(images)
+        count = cast(keras.utils.PyDataset, images).num_batches
+        if count is None:
+            raise ValueError("Expected a PyDataset of finite length. Received: one without __len__")
+        return _from_batches(lambda: (images[number] for number in range(count)), count)
+    torch_data = getattr(sys.modules.get("torch"), "utils", None)
+    if torch_data is not None and isinstance(images, torch_data.data.Dataset):
+        images = torch_data.data.DataLoader(images, BATCH_SIZE)
+    if torch_data is not None and isinstance(images, torch_data.data.DataLoader):
+        return _from_batches(lambda: map(_from_loader, images), len(images))
     if isinstance(images, Mapping):
         image, label = _keys_of(images)
         return in_known_form((images[image], images[label]) if label else images[image])
@@ -178,21 +185,21 @@ def _key_of(values: Mapping, usual: Sequence[str]) -> str:
     return keys[0]
 
 
-def _from_py_dataset(data: keras.utils.PyDataset) -> tf.data.Dataset:
-    """The batches of a `keras.utils.PyDataset` of known length."""
-    if data.num_batches is None:
-        raise ValueError("Expected a PyDataset of finite length. Received: one without __len__")
+def _from_loader(batch: Any) -> Any:
+    """A batch of a `torch.utils.data.DataLoader` as arrays: images, or images and labels."""
+    return in_known_form(tuple(batch) if isinstance(batch, list) else batch)
+
+
+def _from_batches(read: Callable[[], Iterator[Any]], count: int) -> tf.data.Dataset:
+    """The batches that a function reads, as a data set of known length."""
 
     def spec_of(values: Any) -> tf.TensorSpec:
         values = np.asarray(values)
         return tf.TensorSpec((None, *values.shape[1:]), values.dtype)
 
-    def read() -> Iterator[Any]:
-        return (data[number] for number in range(data.num_batches))
-
-    signature = tf.nest.map_structure(spec_of, data[0])
+    signature = tf.nest.map_structure(spec_of, next(iter(read())))
     batches = tf.data.Dataset.from_generator(read, output_signature=signature)
-    return batches.apply(tf.data.experimental.assert_cardinality(data.num_batches))
+    return batches.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def is_raw(images: Any) -> bool:
@@ -232,7 +239,6 @@ def as_images(
 ) -> np.ndarray | tuple | tf.data.Dataset:
     """`batch_images`, with images that are in memory as an array or a tuple of arrays."""
     # 8-bit and PIL images and files get the preprocessing; None leaves integers as they are.
-    leave_gpus_to_jax()
     images = in_known_form(images)
     if isinstance(images, tf.data.Dataset):
         return _from_dataset(images, preprocessing, rule)
@@ -255,9 +261,13 @@ def as_images(
         return _from_list(images, preprocessing, rule)
     if not hasattr(images, "shape") or not hasattr(images, "dtype"):
         hint = "; several models are one list: [model, other]" if callable(images) else ""
+        if hasattr(images, "columns"):
+            hint = "; pass its columns of paths and labels: (frame['path'], frame['label'])"
+        if hasattr(images, "__next__"):
+            hint = "; concatenate its batches, or call tf.data.Dataset.from_generator"
         raise ValueError(
-            "Expected images to be an array, a PIL image, a path, a folder, a list of these, or a "
-            f"tf.data.Dataset. Received: {type(images).__name__}{hint}"
+            "Expected images to be an array, a PIL image, a path, a folder, a list of these, a "
+            f"DataLoader of PyTorch or a tf.data.Dataset. Received: {type(images).__name__}{hint}"
         )
     if len(images.shape) == 3 and images.shape[-1] in CHANNELS:
         images = images[None]

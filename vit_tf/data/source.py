@@ -338,6 +338,10 @@ def partition(
     # A class-balanced part of a split.
     for name, size in take.items():
         split, indices = selection[name]
+        if not len(indices):
+            raise ValueError(
+                f"Expected examples in the {name} split. Received: none, as of a folder of one image"
+            )
         if size > len(indices):
             raise ValueError(
                 f"Expected take to be at most {len(indices)}, the number of examples of the {name} "

@@ -5,14 +5,13 @@ import random
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
 
 from vit_tf.common.backend import Tensor, require_tensorflow_or_jax
-from vit_tf.common.names import lookup
+from vit_tf.common.names import as_image_shape, as_names, lookup
 from vit_tf.data.preprocessing import Preprocessing, fix_image_shape
 from vit_tf.features.tokens import TokenGrid, prefix_names
 
@@ -44,8 +43,9 @@ class VisionModel(keras.Model):
                 "Expected num_classes to be at least 1; for the features of a model use "
                 f"vit_tf.submodel(model, 'pooled'). Received: num_classes={config['num_classes']}"
             )
-        self._config = config
-        self.image_shape, self.num_classes = config["image_shape"], config["num_classes"]
+        shape, sites = as_image_shape(config["image_shape"]), as_names(config["without_skips"])
+        self._config = config | {"image_shape": shape, "without_skips": sites}
+        self.image_shape, self.num_classes = shape, config["num_classes"]
         self.preprocessing = preprocessing
         self.class_names = class_names
 
@@ -75,15 +75,7 @@ class VisionModel(keras.Model):
     @property
     def without_skips(self) -> tuple[str, ...]:
         """Names of the sites without a skip; they are fixed when the model is made."""
-        return self._config.get("without_skips", ())
-
-    @without_skips.setter
-    def without_skips(self, names: str | Iterable[str]) -> None:
-        raise AttributeError(
-            "Expected without_skips to be given when a model is created, as in "
-            f"{type(self).__name__}.from_config(model.get_config() | {{'without_skips': ...}}). "
-            f"Received: without_skips={names!r} for the model {self.name!r}"
-        )
+        return self._config["without_skips"]
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -156,22 +148,6 @@ class VisionModel(keras.Model):
         layers = (x for x in self._flatten_layers() if isinstance(x, keras.layers.Dense))
         # Keras gives each layer a path when it is made, before which it is None.
         return {cast(str, layer.path).partition("/")[2]: layer for layer in layers}
-
-    def summary(self, *args: Any, **kwargs: Any) -> None:
-        """Prints Keras' table of the layers, with the shape of what each hands on."""
-        before = {layer: len(layer._inbound_nodes) for layer in self.layers}
-        # Keras knows the shapes of layers that were called on symbols, and shows the latest call.
-        self.intermediates(keras.Input(self.image_shape))
-        try:
-            for layer in self.layers:
-                for node in layer._inbound_nodes[-1:]:
-                    # Taps are in the order of their names, so that the last is such as "mlp/sum".
-                    last = SimpleNamespace(output_tensors=node.output_tensors[-1:])
-                    layer._inbound_nodes.append(last)
-            super().summary(*args, **kwargs)
-        finally:
-            for layer, count in before.items():
-                del layer._inbound_nodes[count:]
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config() | self._config

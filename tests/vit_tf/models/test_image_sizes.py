@@ -192,7 +192,7 @@ def test_a_bit_takes_images_of_any_size_and_only_its_channels():
 def test_without_skips_cannot_be_assigned():
     model = tiny("vit", without_skips=("block00/mlp",))
     assert model.without_skips == ("block00/mlp",)
-    with pytest.raises(AttributeError, match=r"without_skips.*from_config"):
+    with pytest.raises(AttributeError, match="without_skips"):
         model.without_skips = ()
     assert "block00/mlp/skip" not in model.taps
 
