@@ -134,9 +134,7 @@ def test_the_folder_of_a_training_run_opens_as_its_model(vit, images, tmp_path):
     run = tmp_path / "my-run"
     run.mkdir()
     (run / "configuration.json").write_text("{}")
-    with pytest.raises(
-        ValueError, match=r"run that holds model\.keras\. .*my-run', a folder"
-    ):
+    with pytest.raises(ValueError, match=r"run that holds model\.keras\. .*my-run', a folder"):
         vit_tf.load_model(run)
     vit.save(run / "model.keras")
     for load in (vit_tf.load, vit_tf.load_model):
