@@ -83,8 +83,8 @@ OPTIONS = {
         **report_commands.FIGURES,
         "--untrained": integer(
             "number of randomly initialized copies of each model, whose mean effect is subtracted "
-            "from that of the trained model: 1 or 2",
-            choices=(1, 2),
+            "from that of the trained model: 0, 1 or 2",
+            choices=(0, 1, 2),
             default=2,
         ),
     },
@@ -203,7 +203,7 @@ def analyze(
             provenance=report_commands.provenance(options, description),
             sources={model.name: without_password(model.source) for model in opened},
             setup=report_commands.example_setup(
-                options, description, split, size, fitted=data.train is not None
+                options, description, split, images, fitted=data.train is not None
             ),
         )
 

@@ -274,36 +274,65 @@ def can_fit(description: Description, split: str) -> bool:
 
 
 def example_setup(
-    options: Options, description: Description, split: str, size: tuple[int, int], fitted: bool
-) -> str:
-    """Python code that loads the images of a report, for the code of its figures."""
+    options: Options,
+    description: Description,
+    split: str,
+    images: vit_tf.Preprocessing,
+    fitted: bool,
+) -> dict[tuple[str, ...], str]:
+    """Python code that loads what `read_data` reads, by the variables that it assigns."""
     from vit_tf.analysis.figures.data import batch_size_of
 
-    data, shots, tested = without_password(options.data), options.shots, options.sizes["test"]
-    sized = f"image_size={tuple(size)}"
-    shared = sized + (f", data_dir={options.data_dir!r}" if options.data_dir else "")
-    batches = f"take={tested}, batch_size={batch_size_of(tested)}, shuffle_once=True"
-    lines = [f"(images,) = data.load({data!r}, splits=({split!r},), {batches}, {shared})"]
+    data, tested = repr(without_password(options.data)), options.sizes["test"]
+    is_resized = images == vit_tf.Preprocessing(images.size)
+    shaped = f"image_size={images.size}" if is_resized else f"preprocessing=vit_tf.{images!r}"
+    seed = [f"seed={options.seed}"] if options.seed else []  # 0 is the default
+    source = [*seed, shaped]
+    source += [f"data_dir={str(options.data_dir)!r}"] if options.data_dir else []
+    source += [f"classes=data.read_class_list({options.classes!r})"] if options.classes else []
+
+    def call(name: str, *arguments: object) -> str:
+        return f"data.{name}({', '.join(map(str, arguments))})"
+
+    taken = [f"take={tested}", f"batch_size={batch_size_of(tested)}", "shuffle_once=True"]
+    test = call("load", data, f"splits=({split!r},)", *taken, *source)
+    lines: dict[tuple[str, ...], str] = {("images",): f"(images,) = {test}"}
     if fitted:
-        lines.append(f"train, _ = data.few_shot({data!r}, {shots}, {shared})")
+        shots = options.shots, f"held_out={options.shots}"
+        lines["fitted", "validation"] = (
+            f"fitted, validation = {call('few_shot', data, *shots, *source)}"
+        )
     if can_fit(description, split):
-        gallery = f"splits=('train',), take={gallery_size(description, tested)}"
-        lines.append(f"(train,) = data.load({data!r}, {gallery}, {shared})")
-    batched = f"batch_size={ANNOTATED_BATCH}, {sized}"
-    masks = f"load_coco({{!r}}, {{!r}}, take={options.take_objects}, {batched})"
+        gallery = "splits=('train',)", f"take={gallery_size(description, tested)}"
+        lines["train",] = f"(train,) = {call('load', data, *gallery, *source)}"
+    if options.data == "shapes":
+        sized = f"image_size={images.size}"
+        shapes = call("load_shapes", "'test'", f"take={tested}", *seed, shaped)
+        for name, masks in (("objects", "shape_masks"), ("parts", "half_masks")):
+            lines[name,] = (
+                f"from vit_tf.data.shapes import {masks}\n"
+                f"{name} = {masks}({shapes}, {ANNOTATED_BATCH})"
+            )
+        lines["videos",] = (
+            f"shapes = {call('load_shape_videos', SHAPE_VIDEOS, sized, *seed)}\n"
+            "videos = list(zip(shapes['image'], shapes['index'], strict=True))"
+        )
+        lines["pairs",] = f"pairs = {call('load_shape_pairs', SHAPE_PAIRS, *seed, shaped)}"
+    batch = f"batch_size={ANNOTATED_BATCH}"
+    coco = [f"take={options.take_objects}", batch, *seed, shaped]
     calls = {
-        "objects": masks,
-        "parts": masks,
-        "videos": "load_davis({!r})",
-        "pairs": f"load_spair({{!r}}, {sized})",
-        "landmarks": f"load_revisited({{!r}}, {{!r}}, {batched})",
+        "objects": ("load_coco", coco),
+        "parts": ("load_coco", coco),
+        "videos": ("load_davis", []),
+        "pairs": ("load_spair", [*seed, shaped]),
+        "landmarks": ("load_revisited", [batch, shaped]),
     }
-    for name, call in calls.items():
+    for name, (function, arguments) in calls.items():
         if source := getattr(options, name):
-            target = "queries, database, truth" if name == "landmarks" else name
-            source = [source] if isinstance(source, str) else source
-            lines.append(f"{target} = data.{call.format(*source)}")
-    return "\n".join(lines)
+            paths = [source] if isinstance(source, str) else source
+            names = ("queries", "database", "truth") if name == "landmarks" else (name,)
+            lines[names] = f"{', '.join(names)} = {call(function, *map(repr, paths), *arguments)}"
+    return lines
 
 
 def read_annotations(

@@ -226,7 +226,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([vit, "--image-size", "32"], "vit 16 x 16, --image-size 32 x 32"),
         ([tmp_path / "any.keras"], "Expected --image-size"),
         ([vit, "--taps", "block*"], "--taps applies only to models"),
-        ([cnn, "--taps", "conf*"], "near matches: conv"),
+        ([cnn, "--taps", "conv_1"], "near matches: conv1"),
         ([cnn, vit, "--names", "one"], "Expected --names for each of the 2 models"),
         ([saved, "--patch-size", "4"], "the 5 tokens of the layers. Received: 0 + 4 x 4"),
         ([saved, "--patch-size", "8", "--prefix", "2"], "Received: 2 + 2 x 2"),

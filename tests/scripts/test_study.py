@@ -280,7 +280,7 @@ def models_of(plans, options):
         row = {"test accuracy (%)": 10.0, "tested on": 40}
         actual = {"key": plan.name, "taps": model.taps, "grid": model.token_grid, "row": row}
         models[plan.name] = study_script.study_model(plan, actual, models.get(plan.base), options)
-    return [*models.values(), *baselines_of(models["ViT-CLS"], lambda: None)]
+    return [*models.values(), *baselines_of(models["ViT-CLS"], [lambda: None])]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import numpy as np
 
 from vit_tf.common.backend import Tensor, require_tensorflow_or_jax
 from vit_tf.common.names import as_image_shape, as_names, lookup
-from vit_tf.data.preprocessing import Preprocessing, explained_images, fix_image_shape, watch_images
+from vit_tf.data.preprocessing import Preprocessing, fix_image_shape
 from vit_tf.features.tokens import TokenGrid, prefix_names
 
 
@@ -46,7 +46,6 @@ class VisionModel(keras.Model):
         shape, sites = as_image_shape(config["image_shape"]), as_names(config["without_skips"])
         self._config = config | {"image_shape": shape, "without_skips": sites}
         self.image_shape, self.num_classes = shape, config["num_classes"]
-        self.has_seen_images = False  # whose values were compared with `preprocessing`
         self.preprocessing = preprocessing
         self.class_names = class_names
 
@@ -129,21 +128,6 @@ class VisionModel(keras.Model):
 
     def call(self, images: Tensor, training: bool | None = None) -> Tensor:
         return self.intermediates(images, training=training)[self.taps[-1]]
-
-    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        """As `keras.Model.fit`; warns once of images of other values than `preprocessing` gives."""
-        with explained_images():
-            return super().fit(watch_images(self, x), *args, **kwargs)
-
-    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.evaluate`, with the warning of `fit`."""
-        with explained_images():
-            return super().evaluate(watch_images(self, x), *args, **kwargs)
-
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.predict`, with the warning of `fit`."""
-        with explained_images():
-            return super().predict(watch_images(self, x), *args, **kwargs)
 
     def quantize(self, mode: str | None = None, config: Any = None, **kwargs: Any) -> None:
         """Makes the kernels of linear layers int8, which no longer learn; other layers are left.

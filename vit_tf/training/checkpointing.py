@@ -74,12 +74,10 @@ class BackgroundWriter:
             self._pending.pop(0).result()
 
 
-def write_on_chief(
-    path: str | os.PathLike, write: Callable[[Path], object], own_folders: int = 0
-) -> None:
+def write_on_chief(path: str | os.PathLike, write: Callable[[Path], object]) -> None:
     """`files.write_whole`, on the chief of several workers, who must all call this and wait."""
     if is_chief():
-        write_whole(path, write, own_folders)
+        write_whole(path, write)
     else:
         # What writes may itself reduce or make variables, in which every worker must take part.
         with tempfile.TemporaryDirectory() as folder:
@@ -215,7 +213,7 @@ def save_state(
     path = state_path(directory, history, step)
 
     def write() -> None:
-        write_whole(path, lambda partial: np.savez(partial, **arrays), own_folders=1)
+        write_whole(path, lambda partial: np.savez(partial, **arrays))
         # A state of later steps is a corrupt one, instead of which an earlier one was restored.
         position = _position(path.name)
         before = [state for state in saved_states(directory) if _position(state.name) < position]

@@ -193,6 +193,7 @@ def test_what_comes_before_the_blocks_has_the_lowest_rate(part):
     assert list(layer_factors(paths, 0.5).values()) == [0.125, 0.25, 0.5, 1.0]
 
 
+@pytest.mark.usefixtures("without_xla")
 @pytest.mark.parametrize(
     "name", ["adamw", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sgd", "muon"))]
 )
