@@ -574,7 +574,9 @@ def _train_model(
         )
         accuracy = None  # its head is untrained
         if not is_masked:
-            accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
+            # Keras annotates `verbose` as a text alone.
+            scores = model.evaluate(test, verbose=cast(Any, 0), return_dict=True)
+            accuracy = scores["accuracy"]
     row = {
         "model": plan.name,
         "parameters": model.count_params(),
