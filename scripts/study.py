@@ -574,9 +574,8 @@ def _train_model(
         )
         accuracy = None  # its head is untrained
         if not is_masked:
-            # Keras annotates `verbose` as a text alone.
-            scores = model.evaluate(test, verbose=cast(Any, 0), return_dict=True)
-            accuracy = scores["accuracy"]
+            silent = cast(Any, 0)  # Keras declares a text
+            accuracy = model.evaluate(test, verbose=silent, return_dict=True)["accuracy"]
     row = {
         "model": plan.name,
         "parameters": model.count_params(),
