@@ -53,7 +53,7 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
     choice = [*arguments(tmp_path), "--figures", "1,6,11,W.3"]
     with monkeypatch.context() as patch:
         trained = count_calls(patch, vit_tf, "train")
-        count_calls(patch, stream, "_results", fail_at=9)
+        count_calls(patch, stream, "_groups", fail_at=9)
         assert study.main(choice) == 130
         assert len(trained) == 2
     saved = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "results").glob("*.nc")}
@@ -84,7 +84,7 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
 
     made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*") if path.is_file()}
     with monkeypatch.context() as patch:
-        measured = count_calls(patch, stream, "_results")
+        measured = count_calls(patch, stream, "_groups")
         (tmp_path / "figures" / f"{figures[0]}.png").unlink()
         assert study.main(choice) == 0
         assert not measured
