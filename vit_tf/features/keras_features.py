@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
@@ -12,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.common.names import are_named, match
+from vit_tf.common.names import match
 from vit_tf.features import edits, recorder
 from vit_tf.features.class_names import find_class_names
 from vit_tf.features.features import (
@@ -23,6 +22,7 @@ from vit_tf.features.features import (
     ScoreKind,
     Taps,
     cannot_be_split,
+    layer_of_scores,
     no_class_scores,
     require_layers_of_kind,
 )
@@ -32,7 +32,6 @@ from vit_tf.features.layers import (
     Detail,
     grid_of_shapes,
     structure_of_outputs,
-    warn_of_missed_blocks,
 )
 from vit_tf.features.scores import Scores
 from vit_tf.features.structure import ModelGraph
@@ -149,8 +148,6 @@ class KerasFeatures(Features):
         if not self._is_whole:
             return self
         names = require_layers_of_kind(self.facts, kind, block, detail)
-        if kind != "scores":
-            warn_of_missed_blocks(self.name, self.facts.structure)
         return self._with_layers(tuple(names))
 
     def read_scores(
@@ -158,10 +155,7 @@ class KerasFeatures(Features):
     ) -> Features:
         if self._scores is None:
             return self._read_scores_of_submodel(layer or self.facts.layers[-1])
-        vectors = self._scores.vectors
-        name = vectors.get(layer or "") or layer
-        if name is None and vectors:
-            require_scores_named(self.name, vectors)
+        name = layer_of_scores(self.name, layer, self._scores.vectors)
         if name is None and not self._scores.is_head:
             last = f"whose output, {self._scores.tap!r}, is no vector of a layer with a kernel"
             tap = recorder.tap_name(*self._scores.source)
@@ -276,20 +270,3 @@ def kind_of_scores(scores: Scores) -> ScoreKind:
     if scores.is_binary:
         return ScoreKind.SIGMOID
     return ScoreKind.SIGMOIDS if scores.activation == "sigmoid" else ScoreKind.SOFTMAX
-
-
-def require_scores_named(name: str, vectors: Mapping[str, str]) -> None:
-    """Warns that the first of several vectors counts as scores; raises if they have names."""
-    described = [f"{v!r} (layer {tap!r})" if tap else repr(v) for v, tap in vectors.items()]
-    if are_named(vectors):
-        example = next((v for v, tap in vectors.items() if tap), "the name of a layer")
-        raise ValueError(
-            "Expected scores=, the name of the output or layer that holds the class scores, as no "
-            f"output is called 'logits': for example, scores={example!r}. Received: {name!r}, "
-            f"which returns the vectors {', '.join(described)}"
-        )
-    warnings.warn(
-        f"{name!r} returns {len(vectors)} vectors: the first counts as class scores. Name another "
-        f"one with scores= among {', '.join(described)}",
-        stacklevel=5,
-    )

@@ -88,7 +88,7 @@ def _opened(
             is_single=is_single,
             kernel=_kernel_shape(layer),
             is_sum=layer.name in sums,
-            is_activated=_is_activated(layer),
+            activation=getattr(getattr(layer, "activation", None), "__name__", ""),
             stretch=own_stretch,
             kind=type(layer).__qualname__,
         )
@@ -158,13 +158,6 @@ def _is_stack(layer: Any) -> bool:
 def _kernel_shape(layer: Any) -> tuple[int, ...]:
     kernel = getattr(layer, "kernel", None)
     return () if kernel is None else tuple(kernel.shape)
-
-
-def _is_activated(layer: Any) -> bool:
-    """Whether a layer ends in an activation that makes no scores."""
-    activation = getattr(layer, "activation", None)
-    names = ("linear", "softmax", "sigmoid", "log_softmax")
-    return activation is not None and getattr(activation, "__name__", "") not in names
 
 
 def _has_kernel(operation: Any) -> bool:

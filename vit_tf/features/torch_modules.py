@@ -15,20 +15,19 @@ from vit_tf.features.features import (
     ClassScores,
     Features,
     ModelFacts,
+    layer_of_scores,
     no_class_scores,
     require_layers_of_kind,
 )
 from vit_tf.features.first_images import with_prefix_first
-from vit_tf.features.keras_features import require_scores_named
 from vit_tf.features.layers import (
     Detail,
     grid_of_shapes,
-    warn_of_missed_blocks,
 )
 from vit_tf.features.module_features import TorchFeatures
 from vit_tf.features.module_taps import ModuleTaps, describe_module, select_taps
 from vit_tf.features.recorder import apply_in_turn
-from vit_tf.torch_models.execution import SCORES
+from vit_tf.torch_models.execution import OUTPUT, SCORES
 from vit_tf.torch_models.traced import TracedModule
 
 if TYPE_CHECKING:
@@ -70,8 +69,6 @@ class ModuleFeatures(TorchFeatures):
         if not self._is_whole:
             return self
         names = require_layers_of_kind(self._facts, kind, block, detail)
-        if kind != "scores":
-            warn_of_missed_blocks(self.name, self._facts.structure)
         reads_attention = kind in ("attention", "class_attention", "rollout")
         in_windows = format_list(self._described.windows) if reads_attention else ""
         if in_windows and kind == "rollout":
@@ -105,13 +102,12 @@ class ModuleFeatures(TorchFeatures):
     def read_scores(
         self, layer: str | None, images: Callable[[], tf.Tensor] | None = None
     ) -> Features:
-        vectors = self._described.vectors
-        name = vectors.get(layer or "") or layer
-        if name is None and vectors:
-            require_scores_named(self.name, vectors)
+        name = layer_of_scores(self.name, layer, self._described.vectors)
         name = name or self._described.graph.scores
         if name is None:
-            shape = self._described.output_shape
+            layouts = self._described.trace.layouts
+            layout = layouts.get(SCORES, layouts.get(OUTPUT))
+            shape = layout.shape if layout else ()  # () also for what is no tensor
             outputs = {0: "one number", 1: "channels that no classifier computes"}
             output = outputs.get(len(shape), f"tokens or maps of shape {shape}")
             form = f"which returns {output} for each image"
@@ -138,17 +134,10 @@ def module_features_of(
     described = describe_module(module, size)
     shapes, image_size = described.shapes, described.image_shape[:2]
     # The patch size is that of all tokens, not of those that a model merges.
-    patch_size = patch_size or described.patch_size
-    grid = None
-    if patch_size or not described.has_oblong_patches:
-        grid = grid_of_shapes(
-            described.graph.representations,
-            shapes,
-            image_size,
-            patch_size=patch_size,
-            prefix=prefix,
-        )
-
+    patch_size, patch, grid = patch_size or described.patch_size, described.patch, None
+    if patch_size or patch is None or patch[0] == patch[1]:
+        taps = described.graph.representations
+        grid = grid_of_shapes(taps, shapes, image_size, patch_size=patch_size, prefix=prefix)
     if grid is not None and described.trace.structure.is_random:
         warnings.warn(
             f"{described.model.name!r} draws random numbers in inference, with which it may mask "
