@@ -6,17 +6,16 @@ models or activations, `read_model` and `prepare_images` for anything else.
 """
 
 import os
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from vit_tf.common.backend import require_tensorflow
 from vit_tf.data.any_images import (
     ImagesLike,
     as_images,
@@ -25,7 +24,7 @@ from vit_tf.data.any_images import (
     with_channel_axis,
 )
 from vit_tf.data.batches import explained_batches
-from vit_tf.data.equal_batches import IN_ORDER, RANDOM, batch_arrays
+from vit_tf.data.equal_batches import BATCH_SIZE, IN_ORDER, RANDOM, batch_arrays
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
 from vit_tf.features.conversion import (
     LayerSelection,
@@ -42,12 +41,12 @@ from vit_tf.features.preprocessed import with_own_preprocessing
 from vit_tf.torch_models import is_torch_module
 from vit_tf.training.evaluation import require_classes_of
 
-from .call_forms import split_examples
 from .class_scores import num_scored_classes
 from .stream import first_batch
 from .traces import keep
 
 Batches: TypeAlias = tf.data.Dataset
+HELD_OUT = 5  # one of so many images tests a probe, where no test images are given
 
 
 def prepare(
@@ -85,7 +84,6 @@ def prepare(
     """
     # Rows that hold all activations side by side take the place of the images.
     if isinstance(model, Mapping):
-        _require_eager()
         labels: Any = images
         if isinstance(labels, tuple) or (labels is not None and np.ndim(labels) != 1):
             require_model(model)  # raises for activations, with advice
@@ -144,7 +142,8 @@ def prepare_labelled(
     if list(given) == ["train"] and "test" in data:
         sets = split_examples(sets[0])
     num_classes = _count_classes(models[0], sets) if num_classes is None else num_classes
-    return models[0], [_as_batches(images, keep_order) for images in sets], num_classes
+    rule = IN_ORDER if keep_order else RANDOM
+    return models[0], [batch_arrays(images, rule) for images in sets], num_classes
 
 
 def prepare_pair(
@@ -160,7 +159,6 @@ def prepare_pair(
     models = [model for model in (model_x, model_y) if model is not None]
     # Activations at hand take the place of images: one row holds those of both models.
     if any(isinstance(model, Mapping) for model in models):
-        _require_eager()
         if images is not None:
             raise ValueError(
                 "Expected no images with activations: f({name: array}), or "
@@ -191,7 +189,6 @@ def read_model(
         images: images in any form; floats of one size are the images that a PyTorch module is read
             for, where it takes them.
     """
-    _require_eager()
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
         model = vit_tf.load(model)
     patterns = None if layers is None else as_selection(layers)
@@ -234,7 +231,8 @@ def prepare_images(
         features[position] = keep(own, key, partial(own.read_scores, requested, show))
         for images in (x for name, x in zip(data, sets, strict=True) if name in labelled):
             require_same_classes(features[position], images, requested)
-    return features, [_as_batches(images, keep_order) for images in sets]
+    rule = IN_ORDER if keep_order else RANDOM
+    return features, [batch_arrays(images, rule) for images in sets]
 
 
 def require_same_classes(features: Features, images: Batches, requested: str | None = None) -> None:
@@ -253,16 +251,6 @@ def score_layer(features: Features, requested: str | None = None) -> str:
     return scores.layer if scores else requested or "logits"
 
 
-def _require_eager() -> None:
-    """Raises a `ValueError` inside a `tf.function`, and on a backend other than TensorFlow."""
-    require_tensorflow("measurements")
-    if tf.inside_function():
-        raise ValueError(
-            "Expected a measurement to be called outside of a tf.function, as it iterates over "
-            "images and returns arrays. Received: a call inside of one"
-        )
-
-
 def _convert_images(
     models: Sequence[Features],
     data: Mapping[str, ImagesLike | None],
@@ -274,16 +262,6 @@ def _convert_images(
     num_classes: int | None = None,
 ) -> tuple[list[Features], list[Any]]:
     """The features, and each set of images as the arrays or data set that they take, checked."""
-    for name, images in data.items():
-        if images is None:
-            raise ValueError(
-                f"Expected images, which a model is measured on. Received: {name}=None"
-            )
-        if isinstance(images, keras.Model):
-            raise ValueError(
-                "Expected images; a second model comes after them: cka(model, images, other). "
-                f"Received: {name}={images.name!r}, a model"
-            )
     # Raw images are decoded, resized and normalised as the models declare.
     preprocessing: Any = None
     if any(map(is_raw, data.values())):
@@ -293,8 +271,9 @@ def _convert_images(
         preprocessing = preprocessing.squeezed()
     if preprocessing and any_size:
         preprocessing = replace(preprocessing, size=None)
+    # Grey images may come without an axis of channels.
     shapes = {features.facts.input_shape or () for features in models}
-    shapes = {shape for shape in shapes if len(shape) in (3, 4)}
+    shapes = {shape for shape in shapes if len(shape) in (3, 4) and shape[3:] in ((), (1,))}
     sets = []
     for name, images in data.items():
         for shape in shapes:
@@ -306,42 +285,61 @@ def _convert_images(
     return list(models), sets
 
 
-def _as_batches(images: Any, keep_order: bool) -> Batches:
-    """Images that are arrays or tuples of arrays as batches."""
-    if isinstance(images, tf.data.Dataset):
-        return images
-    return batch_arrays(images, IN_ORDER if keep_order else RANDOM)
-
-
 def require_labelled(name: str, images: Any, num_classes: int | None = None) -> None:
     """Raises a `ValueError` for images without labels, or with what are no labels."""
-    if isinstance(images, tf.data.Dataset):
-        spec = images.element_spec
-        # Folders without classes, and lists of files, have labels of -1 and no names.
-        if isinstance(spec, tuple) and getattr(images, "class_names", None) != ():
-            _require_pairs(name, spec)
-            require_label_type(spec[1], num_classes, name)
-            return
-    elif isinstance(images, tuple) and len(images) > 1:
-        _require_pairs(name, images)
-        require_labels(np.asarray(images[1]), num_classes, name, count=len(images[0]))
-        return
-    raise ValueError(
-        f"Expected {name} to be images with labels: a pair of arrays (images, labels), a "
-        "tf.data.Dataset of such pairs, or a folder with a folder of images for each class. "
-        "Received: images without labels"
-    )
-
-
-def _require_pairs(name: str, parts: Sequence[Any]) -> None:
-    """Raises a `ValueError` for more than images and labels, arrays or their specs."""
-    if len(parts) > 2:
+    is_dataset = isinstance(images, tf.data.Dataset)
+    parts: Any = images.element_spec if is_dataset else images
+    count = len(parts) if isinstance(parts, tuple) else 0
+    # Folders without classes, and lists of files, have labels of -1 and no names.
+    if count < 2 or getattr(images, "class_names", None) == ():
+        raise ValueError(
+            f"Expected {name} to be images with labels: a pair of arrays (images, labels), a "
+            "tf.data.Dataset of such pairs, or a folder with a folder of images for each class. "
+            "Received: images without labels"
+        )
+    if count > 2:
         others = ", ".join(f"{part.dtype} of shape {part.shape}" for part in parts[2:])
         raise ValueError(
             f"Expected {name} to be (images, labels), or (images, labels, weights) with a weight "
-            f"for each image, which measurements leave out. Received: {len(parts)} parts, after "
+            f"for each image, which measurements leave out. Received: {count} parts, after "
             f"images and labels {others}"
         )
+    if is_dataset:
+        require_label_type(parts[1], num_classes, name)
+    else:
+        require_labels(np.asarray(parts[1]), num_classes, name, count=len(parts[0]))
+
+
+def split_examples(images: tuple | tf.data.Dataset) -> list[Any]:
+    """Labelled images as training and test images: one of five is a test image.
+
+    Warns:
+        UserWarning: that images were split.
+    """
+    if isinstance(images, tuple):
+        # Every fifth image, so that sorted classes are divided evenly.
+        is_test = np.arange(len(images[0])) % HELD_OUT == HELD_OUT - 1
+        arrays = [np.asarray(values) for values in images]
+        sets = [tuple(values[rows] for values in arrays) for rows in (~is_test, is_test)]
+    else:
+        examples = images.unbatch().enumerate()
+
+        def batches(for_test: bool) -> tf.data.Dataset:
+            chosen = examples.filter(
+                lambda number, _: (number % HELD_OUT == HELD_OUT - 1) == for_test
+            )
+            made = chosen.map(lambda _, example: example).batch(BATCH_SIZE)
+            if (names := getattr(images, "class_names", None)) is not None:
+                made.class_names = names
+            return made
+
+        sets = [batches(False), batches(True)]
+    warnings.warn(
+        f"No test images were given: one of {HELD_OUT} images is a test image, the others train "
+        "the probe.",
+        stacklevel=5,
+    )
+    return sets
 
 
 def _count_classes(features: Features, sets: Sequence[Any]) -> int:

@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from vit_tf.features.conversion import as_features
 from vit_tf.features.keras_features import KerasFeatures
-from vit_tf.features.submodels import TapModel
 from vit_tf.features.tokens import TokenGrid
 
 Made = TypeVar("Made")
@@ -104,7 +103,9 @@ def state_of(model: keras.Model) -> Hashable:
     These are the attributes of its layers: numbers, strings, arrays, lists and dicts by value, and
     other objects, such as an activation, by identity.
     """
-    ignored, state = {ATTRIBUTE, MADE_OF_MODEL, *_private_attributes()}, []
+    # Names that Keras uses for itself in every layer, such as whether it was called.
+    private = (name for name in vars(keras.layers.Layer(name="empty")) if name.startswith("_"))
+    ignored, state = {ATTRIBUTE, MADE_OF_MODEL, *private}, []
     for layer in model._flatten_layers():
         state += [Same(layer.dtype_policy), *map(Same, layer.variables)]
         state += [(name, _content(x)) for name, x in vars(layer).items() if name not in ignored]
@@ -135,12 +136,6 @@ class Same:
 
     def __hash__(self) -> int:
         return id(self.value)
-
-
-@functools.cache
-def _private_attributes() -> frozenset[str]:
-    """Names that Keras uses for itself in every layer, such as whether it was called."""
-    return frozenset(name for name in vars(keras.layers.Layer()) if name.startswith("_"))
 
 
 def once_per_graph(function: Callable[..., Made]) -> Callable[..., Made]:
@@ -212,13 +207,18 @@ def reusable(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
                 models.append(value.model)
                 key.append(value.facts.grid)
             else:
-                key.append(_as_tuple(value))
+                key.append(tuple(value) if isinstance(value, list) else value)
 
         def made() -> Any:
             new = cast(Any, make(*given.args, **given.kwargs))
             if isinstance(new.step, KeptStep):
                 return new
-            return replace(new, step=KeptStep(new.step, models, _graphs_of(key, models)))
+            graphs, shared = Kept(MAX_COMPILED), _shared_graphs.get()
+            # Within `sharing_graphs`, those of the same step of a copy with these taps and weights.
+            if shared is not None and all(isinstance(model, keras.Model) for model in models):
+                layout = [(getattr(m, "taps", ()), weight_layout(m)) for m in models]
+                graphs = shared.setdefault((tuple(key), *layout), graphs)
+            return replace(new, step=KeptStep(new.step, models, graphs))
 
         if not models or not _is_plain(tuple(key)):
             return make(*given.args, **given.kwargs)
@@ -226,11 +226,6 @@ def reusable(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
         return keep(owner, key, made, others)
 
     return statistic
-
-
-def _as_tuple(value: Any) -> Any:
-    """A list as a tuple, as a part of a key."""
-    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
 
 
 _shared_graphs: contextvars.ContextVar[dict[Hashable, Kept] | None] = contextvars.ContextVar(
@@ -249,15 +244,6 @@ def sharing_graphs() -> Iterator[None]:
         yield
     finally:
         _shared_graphs.reset(token)
-
-
-def _graphs_of(key: Sequence[Any], models: Sequence[Any]) -> Kept:
-    """The graphs of a step: those of the same step of other models with these taps and weights."""
-    shared = _shared_graphs.get()
-    if shared is None or not all(isinstance(model, keras.Model) for model in models):
-        return Kept(MAX_COMPILED)
-    layouts = tuple((m.taps if isinstance(m, TapModel) else (), weight_layout(m)) for m in models)
-    return shared.setdefault((tuple(key), layouts), Kept(MAX_COMPILED))
 
 
 def weight_layout(model: keras.Model) -> tuple[tuple[tuple[int, ...], str], ...]:

@@ -2,30 +2,41 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
 
-from ..claims.claim import claim
-from ..engine.estimates import Accuracy, accuracy_gap, estimate_over_batches
-from ..engine.results import expect_array
-from ..figures.figure import Figure, Paper, each, group, variants, with_roles
-from ..figures.measure import Measurement, Measurements, task
-from ..figures.models import StudyModel
 from ..flow.embeddings import patch_filters, position_similarity
 from ..plots.flow_plots import plot_patch_filters, plot_position_similarity
 from ..plots.probe_plots import plot_accuracy_by_data
 from ..plots.similarity_plots import plot_compute
-from ..statistics.estimates import (
+from .chapters import EMBEDDINGS, SCALE
+from .vocabulary import (
+    Accuracy,
     Estimate,
+    Figure,
+    Measurement,
+    Measurements,
+    Paper,
+    StudyModel,
+    accuracy_gap,
     accuracy_of,
     between,
+    claim,
     descriptive,
+    each,
+    estimate_over_batches,
+    expect_array,
+    group,
+    lower,
+    rank_correlation,
+    task,
     transformed,
+    upper,
+    variants,
+    with_roles,
 )
-from ..statistics.intervals import lower, rank_correlation, upper
-from .chapters import EMBEDDINGS, SCALE
 
 DOSOVITSKIY = Paper(
     "Dosovitskiy et al. (2020)", "https://arxiv.org/abs/2010.11929", prefix="V.", rank=4
@@ -34,22 +45,21 @@ DOSOVITSKIY = Paper(
 
 def filters_of(model: StudyModel) -> Measurement:
     """The principal components of the patch embedding's filters."""
-    model.require(model.patch_kernel, "known patch embedding")
+    model.require("patch_kernel" in model.first_layer, "known patch embedding")
 
     def make() -> xr.DataArray:
         # Read from the model, whose key identifies the result.
-        return patch_filters(model.require(model.patch_kernel, "known patch embedding")())
+        return patch_filters(cast(Any, model.keras_copy()).patch_kernel)
 
     return task("patch_filters", model, make, reads="")
 
 
 def positions_of(model: StudyModel) -> Measurement:
     """The similarity of every position embedding to every other."""
-    model.require(model.position_embedding, "known position embedding")
+    model.require("position_embedding" in model.first_layer, "known position embedding")
 
     def make() -> xr.DataArray:
-        embedding = model.require(model.position_embedding, "known position embedding")
-        return position_similarity(embedding(), model.grid)
+        return position_similarity(cast(Any, model.keras_copy()).position_embedding, model.grid)
 
     return task("position_similarity", model, make, reads="")
 

@@ -87,7 +87,7 @@ def test_a_model_of_own_classes_opens_with_its_module(
     "module, message",
     [
         ("layers_missing", "'layers_missing', which raises ModuleNotFoundError"),
-        ("layers_missing.py", "'layers_missing.py', which raises FileNotFoundError"),
+        ("layers_missing.py", "'layers_missing.py', which raises ModuleNotFoundError"),
         ("layers_broken.py", "which raises ZeroDivisionError: division by zero"),
         ("layers_folder/keras.py", "another module 'keras' is already imported; rename the file"),
     ],

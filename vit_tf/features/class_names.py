@@ -23,15 +23,18 @@ def find_class_names(model: object) -> tuple[str, ...]:
     """
     if own := getattr(model, "class_names", None):
         return tuple(own)
-    is_functional = isinstance(model, keras.Model) and hasattr(model, "_nodes_by_depth")
-    shape = getattr(model, "output_shape", None) if is_functional else None
-    if not isinstance(shape, tuple) or shape[1:] != (NUM_IMAGENET,):
+    if not isinstance(model, keras.Model) or not hasattr(model, "_nodes_by_depth"):
         return ()
-    # A function of `keras.applications` gives a model its own name.
-    name = re.sub(r"[^a-z0-9]", "", str(getattr(model, "name", "")).lower())
+    shape = model.output_shape
+    is_classifier = isinstance(shape, tuple) and shape[1:] == (NUM_IMAGENET,)
+    return imagenet_names() if is_classifier and _is_application(model) else ()
+
+
+def _is_application(model: keras.Model) -> bool:
+    """Whether a model has the name that a function of `keras.applications` gives it."""
+    name = re.sub(r"[^a-z0-9]", "", model.name.lower())
     functions = (name for name in dir(keras.applications) if name[0].isupper())
-    is_application = any(name.startswith(function.lower()) for function in functions)
-    return imagenet_names() if is_application else ()
+    return any(name.startswith(function.lower()) for function in functions)
 
 
 @cache

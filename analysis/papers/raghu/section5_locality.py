@@ -7,13 +7,6 @@ import xarray as xr
 
 from vit_tf.features.structure import has_tap_grammar
 
-from ...claims.claim import claim
-from ...engine.estimates import estimate_over_batches
-from ...engine.results import Results, expect_array, expect_variable, layer_names
-from ...figures.data import COPY_BATCHES, Data
-from ...figures.figure import Figure, Overview, each, pairs, together
-from ...figures.measure import DATA, Measurement, SharedPass, quantity, statistic, task
-from ...figures.models import StudyModel
 from ...flow.receptive_field import receptive_field, select_fields
 from ...heads.attention_distance import attention_distance
 from ...plots.attention_plots import plot_attention_distance
@@ -21,9 +14,35 @@ from ...plots.flow_plots import plot_receptive_field
 from ...plots.interactive import distance_lines
 from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_similarity
-from ...statistics.estimates import Estimate, between, descriptive, minus
-from ...statistics.intervals import lower, rank_correlation, upper
 from ..chapters import LOCALITY
+from ..vocabulary import (
+    COPY_BATCHES,
+    DATA,
+    Data,
+    Estimate,
+    Figure,
+    Measurement,
+    Overview,
+    SharedPass,
+    StudyModel,
+    between,
+    claim,
+    descriptive,
+    each,
+    estimate_over_batches,
+    expect_array,
+    expect_variable,
+    layer_names,
+    lower,
+    minus,
+    pairs,
+    quantity,
+    rank_correlation,
+    statistic,
+    task,
+    together,
+    upper,
+)
 from . import RAGHU
 
 
@@ -377,16 +396,6 @@ def _attention_sites(fields: xr.DataArray) -> dict[str, int]:
     return {site: at for at, site in enumerate(sites) if site.endswith("attention")}
 
 
-def fields_caption(models: list[StudyModel], results: Results) -> str:
-    """The caption of `FIGURE_6`."""
-    sums = all(layer.endswith("/sum") for r in results.values() for layer in layer_names(r))
-    after = ", after the sum of skip and branch" if sums else ""
-    return (
-        f"Each panel is the gradient of a layer's output at the centre position{after}, with "
-        "respect to the pixels. Fields that fill the panel are global."
-    )
-
-
 FIGURE_6 = Figure(
     paper=RAGHU,
     numbers="6 C.1 C.2 C.3",
@@ -399,7 +408,10 @@ FIGURE_6 = Figure(
     name="receptive-field-{model}",
     call='analysis.receptive_field({model}, few_images(images), channels=1, detail="sums")',
     title="Effective receptive fields",
-    caption=fields_caption,
+    caption=(
+        "Each panel is the gradient of a layer's output at the centre position, with respect to "
+        "the pixels. Fields that fill the panel are global."
+    ),
     claims=[early_fields, fields_turn_global_midway],
     quantities=[early_size],
     overview=Overview(

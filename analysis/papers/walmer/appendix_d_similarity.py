@@ -5,21 +5,30 @@ import xarray as xr
 
 from vit_tf.features.features import Features
 
-from ...claims.claim import claim
-from ...engine.estimates import estimate_from_cka
-from ...engine.results import Results, layer_names
-from ...engine.stream import Statistic
-from ...figures.figure import Figure, each, group
-from ...figures.measure import Measurement, SharedPass, statistic, task
-from ...figures.models import NotApplicable, StudyModel
-from ...figures.supervision import EXPLICIT
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_last_layer_cka
 from ...similarity.cka import last_layer_cka, residual_cka
-from ...statistics.estimates import Estimate, minus
-from ...statistics.intervals import lower, upper
 from ..chapters import SKIPS, STRUCTURE
 from ..raghu.section4_structure import cka_of, expect_cka
+from ..vocabulary import (
+    EXPLICIT,
+    Estimate,
+    Figure,
+    Measurement,
+    NotApplicable,
+    SharedPass,
+    Statistic,
+    StudyModel,
+    claim,
+    each,
+    estimate_from_cka,
+    group,
+    layer_names,
+    lower,
+    statistic,
+    task,
+    upper,
+)
 from . import WALMER
 from .section5_clusters import ALL
 
@@ -85,10 +94,9 @@ def skips_diverge(similarity: xr.Dataset) -> Estimate:
     if len(pairs) < 2:
         raise ValueError(f"Expected two sites with skip and branch. Received: {len(pairs)}")
     rows, columns = pairs.T
-    halves = (
-        lambda values, half=half: half(values[rows, columns]).mean() for half in (upper, lower)
+    return estimate_from_cka(
+        lambda cka: upper(cka[rows, columns]).mean() - lower(cka[rows, columns]).mean(), similarity
     )
-    return minus(*(estimate_from_cka(half, similarity) for half in halves))
 
 
 @claim(
@@ -114,17 +122,8 @@ def masked_x_pattern(similarity: xr.Dataset) -> Estimate:
     if count < 6:
         raise ValueError(f"Expected at least 6 sublayers. Received: {count}")
     first = np.arange(count // 3)
-    partners = (count - 1 - first, np.full(len(first), count // 2))
-    means = (lambda cka, other=other: cka[first, other].mean() for other in partners)
-    return minus(*(estimate_from_cka(mean, similarity) for mean in means))
-
-
-def last_layers_caption(models: list[StudyModel], results: Results) -> str:
-    """The caption of `FIGURE_6`."""
-    cls = "of their CLS tokens and " if any(model.has_cls for model in models) else ""
-    return (
-        f"Each cell is the CKA between the last layers of two models, {cls}of all spatial tokens. "
-        "Bright cells are models with similar final representations."
+    return estimate_from_cka(
+        lambda cka: (cka[first, count - 1 - first] - cka[first, count // 2]).mean(), similarity
     )
 
 
@@ -140,7 +139,11 @@ FIGURE_6 = Figure(
     name="last-layers",
     call="analysis.last_layer_cka({models}, images)",
     title="CKA between the last layers of the models",
-    caption=last_layers_caption,
+    caption=(
+        "Each cell is the CKA between the last layers of two models: of their CLS tokens, where "
+        "they have one, and of all spatial tokens. Bright cells are models with similar final "
+        "representations."
+    ),
 )
 
 FIGURE_20 = Figure(

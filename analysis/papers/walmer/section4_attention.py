@@ -11,14 +11,6 @@ import xarray as xr
 
 from vit_tf.features.features import Features, Taps
 
-from ...claims.claim import Claim, claim
-from ...engine.estimates import estimate_over_batches
-from ...engine.results import Results, expect_array, expect_variable
-from ...engine.stream import Statistic
-from ...figures.figure import Figure, each, together
-from ...figures.measure import Measurement, Measurements, SharedPass, statistic, task
-from ...figures.models import StudyModel
-from ...figures.supervision import EXPLICIT
 from ...heads.attention_patterns import attention_patterns
 from ...heads.mean_attention import (
     aligned_attention,
@@ -40,10 +32,32 @@ from ...plots.attention_plots import (
     plot_head_classes,
     plot_mean_distance,
 )
-from ...statistics.estimates import Estimate, between, descriptive, jackknife_over
-from ...statistics.intervals import lower, upper
 from ..chapters import LOCALITY, OBJECTS
 from ..raghu.section5_locality import LOCAL, attention_distance_of, local_and_global
+from ..vocabulary import (
+    EXPLICIT,
+    Claim,
+    Estimate,
+    Figure,
+    Measurement,
+    Measurements,
+    SharedPass,
+    Statistic,
+    StudyModel,
+    between,
+    claim,
+    descriptive,
+    each,
+    estimate_over_batches,
+    expect_array,
+    expect_variable,
+    jackknife_over,
+    lower,
+    statistic,
+    task,
+    together,
+    upper,
+)
 from . import WALMER
 
 
@@ -666,17 +680,6 @@ def _estimate_best_heads(
     return jackknife_over(value, np.array(without), saliency.attrs.get("examples", np.nan))
 
 
-def saliency_caption(models: list[StudyModel], results: Results) -> str:
-    """The caption of `FIGURE_5`."""
-    queries = "for the mean over all queries"
-    if any(model.has_cls for model in models):
-        queries = "for the attention of CLS and for the mean over the other queries"
-    return (
-        "Each point is a head: IoU of the object with the tokens that receive 60 % of its "
-        f"attention. Lines follow the best head of each layer, {queries}."
-    )
-
-
 FIGURE_5 = Figure(
     paper=WALMER,
     numbers="5 16",
@@ -689,6 +692,10 @@ FIGURE_5 = Figure(
     name="saliency",
     call="analysis.attention_saliency({model}, vit_tf.data.union_masks(objects))",
     title="IoU of attention and object by layer",
-    caption=saliency_caption,
+    caption=(
+        "Each point is a head: IoU of the object with the tokens that receive 60 % of its "
+        "attention. Lines follow the best head of each layer, for the attention of a CLS token and "
+        "for the mean over the other queries."
+    ),
     claims=[saliency_early, saliency_plateaus, saliency_drops],
 )

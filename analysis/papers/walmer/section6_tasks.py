@@ -1,27 +1,12 @@
 """Walmer et al. 2023, section 6 and table 6: neighbours, probes, retrieval, videos, keypoints."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
 import numpy as np
 import xarray as xr
 
-from ...claims.claim import Claim, claim
-from ...engine.pooling import Pooled
-from ...engine.results import Results, expect_array, expect_variable, layer_names, unpack_correct
-from ...figures.data import Data
-from ...figures.figure import Figure, together
-from ...figures.measure import (
-    DATA,
-    Measurement,
-    MeasureModel,
-    SharedPass,
-    quantity,
-    statistic,
-    task,
-)
-from ...figures.models import BASELINES, StudyModel
 from ...objects.keypoints import keypoint_correspondence
 from ...objects.propagation import label_propagation
 from ...plots.probe_plots import (
@@ -35,22 +20,41 @@ from ...plots.probe_plots import (
 from ...probes.knn import knn_accuracy
 from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval
-from ...statistics.estimates import (
+from ..chapters import CLASSES, PROBES, TASKS
+from ..vocabulary import (
+    BASELINES,
+    DATA,
+    Claim,
+    Data,
     Estimate,
+    Figure,
+    Measurement,
+    MeasureModel,
+    Pooled,
+    SharedPass,
+    StudyModel,
     accuracy_of,
     between,
+    claim,
     descriptive,
+    expect_array,
+    expect_variable,
+    layer_names,
     mean_over,
     minus,
+    quantity,
     share_of,
+    statistic,
+    task,
+    together,
+    unpack_correct,
 )
-from ..chapters import CLASSES, PROBES, TASKS
 from . import WALMER
 from .section5_clusters import (
     ALL,
+    OF_SUMMARY,
     WITH_VARIANTS,
     blocks_of,
-    caption_of_features,
     pooled_of,
     summarised,
     summary,
@@ -118,7 +122,7 @@ def knn_last_best(neighbours: xr.DataArray) -> Estimate:
         gap = accuracy.values[-1] - accuracy.values[:-1].max()
         return descriptive(gap, "An interval needs which images are classified correctly")
     *others, last = unpack_correct(accuracy["correct"], int(neighbours.attrs["examples"]))
-    return minus(share_of(last), share_of(best_of_layers(others)))
+    return minus(share_of(last), share_of(score_best_layer(np.array(others))))
 
 
 @claim(
@@ -158,14 +162,13 @@ def masked_spatial_better_than_cls(probes: xr.DataArray) -> Estimate:
     return minus(*(accuracy_of(value, probes.attrs["examples"]) for value in values))
 
 
-def best_of_layers(correct: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Whether the best layer of (layer, example) is right, chosen on the other half of examples."""
-    correct = np.asarray(correct)
-    is_right = np.empty(correct.shape[1], bool)
+def score_best_layer(scores: np.ndarray) -> np.ndarray:
+    """Scores (unit,) of the best layer of (layer, unit), which is chosen on every other unit."""
+    held_out = np.empty_like(scores[0])
     for start in (0, 1):
-        best = correct[:, start::2].mean(axis=1).argmax()
-        is_right[1 - start :: 2] = correct[best, 1 - start :: 2]
-    return is_right
+        best = scores[:, start::2].mean(axis=1).argmax()
+        held_out[1 - start :: 2] = scores[best, 1 - start :: 2]
+    return held_out
 
 
 def top_one(neighbours: xr.DataArray) -> xr.DataArray:
@@ -189,17 +192,6 @@ def last_knn(neighbours: xr.DataArray) -> Estimate:
     return accuracy_of(accuracy.values[-1], examples, correct)
 
 
-def probe_caption(models: list[StudyModel], results: Results) -> str:
-    """The caption of `TABLE_6`."""
-    read = "the mean over all tokens or positions"
-    if any(model.has_cls for model in models):
-        read = "the CLS token or the mean over other tokens"
-    return (
-        "Each point is the test accuracy of a softmax classifier trained for 20 epochs on frozen "
-        f"features: {read}, with or without batch normalization."
-    )
-
-
 FIGURE_9 = Figure(
     paper=WALMER,
     numbers="9 28",
@@ -212,9 +204,9 @@ FIGURE_9 = Figure(
     name="knn-top-1",
     call='analysis.knn_accuracy({model}, train, images, detail="blocks")',
     title="Top-1 k-NN accuracy by layer",
-    caption=caption_of_features(
+    caption=(
         "Each point is the test accuracy of k-NN classification with k = 20 and cosine similarity "
-        "on features {read}."
+        f"on features {OF_SUMMARY}."
     ),
     claims=[knn_last_best, larger_is_better],
     quantities=[last_knn],
@@ -239,7 +231,11 @@ TABLE_6 = Figure(
     name="linear-probe",
     call='analysis.linear_probe({model}, train, images, detail="blocks")',
     title="Accuracy by layer of linear probes trained by gradient descent",
-    caption=probe_caption,
+    caption=(
+        "Each point is the test accuracy of a softmax classifier trained for 20 epochs on frozen "
+        "features, with or without batch normalization: the CLS token or the mean over the other "
+        "tokens; without CLS, the mean over all tokens or positions."
+    ),
     claims=[masked_spatial_better_than_cls],
 )
 
@@ -255,9 +251,9 @@ FIGURE_29 = Figure(
     name="retrieval",
     call='analysis.retrieval({model}, queries, database, truth, detail="blocks")',
     title="Image retrieval by layer",
-    caption=caption_of_features(
+    caption=(
         "Each point is the mean average precision of retrieval by the similarity of features "
-        "{read}: 1 if all images of the queried instance rank first."
+        f"{OF_SUMMARY}: 1 if all images of the queried instance rank first."
     ),
 )
 
@@ -276,14 +272,12 @@ def _task_on_square_grid(
     return task(analysis, model, make, reads=reads, inputs=(DATA,))
 
 
-def propagation_of(model: StudyModel) -> Measurement:
-    """Propagation of masks through videos."""
-    return _task_on_square_grid(model, "propagation", label_propagation, "videos")
-
-
-def keypoints_of(model: StudyModel) -> Measurement:
-    """Keypoint correspondence between images of a category."""
-    return _task_on_square_grid(model, "keypoints", keypoint_correspondence, "pairs")
+propagation_of = partial(
+    _task_on_square_grid, analysis="propagation", measure=label_propagation, reads="videos"
+)
+keypoints_of = partial(
+    _task_on_square_grid, analysis="keypoints", measure=keypoint_correspondence, reads="pairs"
+)
 
 
 def _above_chance(task: xr.Dataset, untrained: xr.Dataset) -> Estimate:
@@ -444,13 +438,8 @@ def _better_group(
     """Score (unit, layer) of the best of some layers minus of others, chosen on other units."""
     if len(scores) < 2 or not len(first_layers) or not len(other_layers):
         raise ValueError(f"Expected two {over} and two layers. Received: shape {scores.shape}")
-    gains = np.empty(len(scores))
-    for start in (0, 1):
-        means = scores[start::2].mean(axis=0)
-        first, second = (group[means[group].argmax()] for group in (first_layers, other_layers))
-        rest = scores[1 - start :: 2]
-        gains[1 - start :: 2] = rest[:, first] - rest[:, second]
-    return mean_over(gains, over)
+    first, other = (score_best_layer(scores.T[layers]) for layers in (first_layers, other_layers))
+    return mean_over(first - other, over)
 
 
 FIGURE_10_VIDEOS = Figure(
@@ -539,12 +528,8 @@ def best_of_scores(scores: xr.DataArray, over: str) -> xr.Dataset:
     values = scores.transpose("layer", "unit").values
     if min(values.shape) < 2:
         raise ValueError(f"Expected two {over} and two layers. Received: shape {values.shape}")
-    held_out = np.empty(values.shape[1], values.dtype)
-    for start in (0, 1):
-        best = values[:, start::2].mean(axis=1).argmax()
-        held_out[1 - start :: 2] = values[best, 1 - start :: 2]
-    is_truth = values.dtype == bool
-    measured = share_of(held_out) if is_truth else mean_over(held_out, over)
+    held_out = score_best_layer(values)
+    measured = share_of(held_out) if values.dtype == bool else mean_over(held_out, over)
     number = int(values.mean(axis=1).argmax())
     low, high = measured.interval or (np.nan, np.nan)
     data = {"best_score": measured.value, "low": low, "high": high}

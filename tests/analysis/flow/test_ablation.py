@@ -10,6 +10,8 @@ import vit_tf
 from vit_tf import analysis, edits, intervene
 from vit_tf.analysis.flow.ablation import TOGETHER
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 LAYERS, HEADS, WIDTH, SIDE = 2, 2, 8, 16
 
 
@@ -51,6 +53,7 @@ def bright_and_dark(count=40):
     return images.astype("float32"), labels
 
 
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize(("layer", "head"), [(0, 1), pytest.param(1, 0, marks=pytest.mark.slow)])
 def test_the_one_head_that_carries_the_class_is_found(layer, head):
     vit = one_head_tells(layer, head)
