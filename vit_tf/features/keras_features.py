@@ -10,6 +10,7 @@ from typing import Any, cast
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.layers import Conv2D
 
 from vit_tf.common.names import match
 from vit_tf.features import edits, recorder
@@ -216,8 +217,14 @@ def keras_features(
         shapes = {tap: values_of_noise(features, tap, image_shape).shape[1:] for tap in is_open}
         facts = replace(facts, shapes=described.shapes | shapes)
 
+    # The first convolution may cut the image into patches that are not square.
+    convolutions = (x for _, x in recorder.named_layers(model) if isinstance(x, Conv2D))
+    first = next(convolutions, None)
+    is_cut = first is not None and tuple(first.kernel_size) == tuple(first.strides)
+    has_oblong_patches = is_cut and first.strides[0] != first.strides[1]
+
     def infer_grid(layers: Sequence[str], graph: ModelGraph | None = None) -> TokenGrid | None:
-        if sizes is None or (not patch_size and _has_oblong_patches(model)):
+        if sizes is None or (not patch_size and has_oblong_patches):
             return None
         inferred = grid_of_shapes(layers, facts.shapes, sizes, graph, patch_size, prefix)
         return with_prefix_first(inferred, features, facts.shapes, image_shape)
@@ -229,15 +236,6 @@ def keras_features(
         scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))
         facts = replace(facts, scores=scores)
     return KerasFeatures(described.source, facts, described.scores, inferring, is_whole=True)
-
-
-def _has_oblong_patches(model: keras.Model) -> bool:
-    """Whether the first convolution cuts the image into patches that are not square."""
-    layers = (layer for _, layer in recorder.named_layers(model))
-    first = next((layer for layer in layers if isinstance(layer, keras.layers.Conv2D)), None)
-    if first is None or tuple(first.kernel_size) != tuple(first.strides):
-        return False
-    return first.strides[0] != first.strides[1]
 
 
 def declared_facts(model: keras.Model) -> ModelFacts:

@@ -82,22 +82,17 @@ class ModuleFeatures(TorchFeatures):
         return features.with_pooled_tokens() if kind == "class_attention" else features
 
     def with_pooled_tokens(self) -> ModuleFeatures:
-        return self.with_facts(pooled_tokens=self._find_pooled_tokens())
-
-    def _find_pooled_tokens(self) -> tuple[int, ...] | None:
-        """The positions of the tokens that the scores are computed from after the last block."""
         taps, grid = self._described, self._facts.grid
         last = "norm" if "norm" in taps.sources else (taps.graph.blocks or ("",))[-1]
-        shape = taps.shapes.get(last, ())
-        if grid is None or SCORES not in taps.sources or shape[:1] != (grid.num_tokens,):
-            return None
-        if isinstance(taps.model, TracedModule):
-            return None
+        has_tokens = grid is not None and taps.shapes.get(last, ())[:1] == (grid.num_tokens,)
+        if not has_tokens or SCORES not in taps.sources or isinstance(taps.model, TracedModule):
+            return self.with_facts(pooled_tokens=None)
         features = ModuleFeatures(taps, self._facts, (last, SCORES))
         images = np.random.default_rng(0).uniform(-1, 1, (1, *taps.image_shape)).astype(np.float32)
         # A gradient of a sum over classes may vanish; that of one class rarely does.
         gradient = features.gradient(images, SCORES, last, np.eye(1, taps.shapes[SCORES][0]))
-        return tuple(np.flatnonzero(np.abs(gradient[0]).sum(axis=-1)).tolist()) or None
+        read = tuple(np.flatnonzero(np.abs(gradient[0]).sum(axis=-1)).tolist())
+        return self.with_facts(pooled_tokens=read or None)
 
     def read_scores(
         self, layer: str | None, images: Callable[[], tf.Tensor] | None = None
