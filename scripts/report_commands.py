@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import keras
 
     from vit_tf.analysis.figures.data import Data
-    from vit_tf.data.pipeline import TooFewImages
     from vit_tf.data.source import Description
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
@@ -237,7 +236,11 @@ def read_data(
             train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
             facts |= {"train": train.identify(), "validation": cast(Any, held_out).identify()}
         except TooFewImages as error:
-            reason = _too_few(error, options.shots)
+            reason = (
+                f"Probes need {2 * options.shots} training images of each class for --shots "
+                f"{options.shots}, half of them to choose their penalty; class "
+                f"{error.class_name!r} has {error.count}."
+            )
             reasons = {"train": reason, "validation": reason}
             log.warning("%s", reason)
         count = gallery_size(description, tested)
@@ -262,15 +265,6 @@ def gallery_size(description: Description, tested: int) -> int:
     """Number of training images among which nearest neighbours are found."""
     fewest, most = GALLERY
     return min(description.num_examples["train"], max(fewest, min(tested, most)))
-
-
-def _too_few(error: TooFewImages, shots: int) -> str:
-    """Why no probes are fitted, as a sentence."""
-    fits = f": --shots {error.count // 2} would do" if error.count > 1 else ""
-    return (
-        f"Probes need {2 * shots} training images of each class for --shots {shots}, half of them "
-        f"to choose their penalty; class {error.class_name!r} has {error.count}{fits}."
-    )
 
 
 def can_fit(description: Description, split: str) -> bool:
@@ -398,31 +392,27 @@ def _annotated_shapes(
 def provenance(options: Options, description: Description) -> dict[str, Any]:
     """What it takes to reproduce a report."""
     packages = ("tensorflow", "keras", "numpy", "xarray", "matplotlib")
+    # The options that were given or have a default, and not what was read for them.
+    unlisted = ("command", "digests")
+    given = {
+        name.replace("_", " "): value if isinstance(value, list | tuple) else [value]
+        for name, value in vars(options).items()
+        if isinstance(value, str | int | float | Path | list | tuple)
+        and value not in ("", False, [], ())
+        and name not in unlisted
+    }
     return {
         "command": options.command,
         "data": {"name": without_password(options.data), "classes": description.num_classes}
         | {f"{split} images": count for split, count in description.num_examples.items()},
-        "options": _option_texts(options),
+        "options": {
+            name: without_password(" ".join(map(str, values))) for name, values in given.items()
+        },
         "versions": {"python": platform.python_version(), "vit_tf": vit_tf.__version__}
         | {p: version(p) for p in packages},
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": date.today().isoformat(),
     }
-
-
-def _option_texts(options: Options) -> dict[str, str]:
-    """The options that have a value, by their flags, as texts."""
-    texts = {}
-    for name, value in vars(options).items():
-        if name == "command":
-            continue
-        if isinstance(value, dict):  # numbers of images
-            value = ", ".join(f"{count} {split}" for split, count in value.items())
-        elif isinstance(value, list | tuple):
-            value = " ".join(map(str, value))
-        if value not in (None, "", False):
-            texts[name.replace("_", " ")] = without_password(str(value))
-    return texts
 
 
 class ProgressBar:
@@ -431,11 +421,6 @@ class ProgressBar:
     def __init__(self, stages: dict[str, float]) -> None:
         self._stages, self._done = stages, dict.fromkeys(stages, 0.0)
         self.seconds = sum(stages.values())
-
-    @property
-    def done(self) -> float:
-        """The expected seconds of all that is done."""
-        return sum(self._done.values())
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:

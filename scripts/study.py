@@ -535,14 +535,12 @@ def train_plan(
     row, model = _train_model(plan, options, key, callbacks)
     note = path.with_suffix(".json")
     note.unlink(missing_ok=True)  # a run that stops here must not leave it next to another model
-    checkpointing.write_on_chief(path, model.save, own_folders=1)
+    checkpointing.write_on_chief(path, model.save)
     grid = model.token_grid and dataclasses.asdict(model.token_grid)
     facts = {"key": key, "row": row, "taps": model.taps, "grid": grid}
     facts["digest"] = fingerprint([row, model.taps, grid], digest_files([path]))
     text = json.dumps(facts, indent=1)
-    checkpointing.write_on_chief(
-        note, lambda partial: partial.write_text(text, encoding="utf-8"), own_folders=1
-    )
+    checkpointing.write_on_chief(note, lambda partial: partial.write_text(text, encoding="utf-8"))
     return cast(ModelFacts, load_facts(plan, options))
 
 
@@ -661,7 +659,7 @@ def train_in_parallel(plans: Sequence[ModelPlan], options: Options, progress: Pr
                     future.result()
                     log.info("%s is trained", running.pop(future).name)
         except BaseException:
-            # Their trainings save their states; otherwise they would be waited for.
+            # Their runs save their states; otherwise the pool would wait for them.
             for process in multiprocessing.active_children():
                 process.terminate()
             raise

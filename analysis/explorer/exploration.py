@@ -113,7 +113,7 @@ class Exploration:
                     )
                 path = folder / (slug(model) if are_several else "") / f"{name}.nc"
                 write = partial(result.to_netcdf, engine="h5netcdf")
-                write_whole(path, write, own_folders=int(are_several))
+                write_whole(path, write)
 
     def select(self, name: str) -> "Exploration":
         """The page of several models, with the results of one model only."""

@@ -5,7 +5,6 @@ import inspect
 import logging
 import os
 import re
-import warnings
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -24,9 +23,8 @@ from vit_tf.common.names import format_list, is_part, join_words, match
 from vit_tf.data.preprocessing import Preprocessing, interval
 from vit_tf.features import recorder
 from vit_tf.features.attention_weights import (
-    attention_taps,
-    contradictions,
-    find_weights_not_softmax,
+    computed_weights,
+    find_contradicted,
 )
 from vit_tf.features.conversion import as_features
 from vit_tf.features.features import Features, ScoreKind
@@ -754,21 +752,17 @@ def _attention_of(
     Returns the shape of each, empty for weights that contradict the output of their layer, and the
     reason why there are none, by "attention weights".
     """
-    inputs = attention_taps(loaded.model) if loaded.is_foreign else {}
-    if not inputs:
+    computed: dict[str, Any] = {}
+    if loaded.is_foreign:
+        computed = computed_weights(loaded.model, recorder.find_taps(loaded.model))
+    if not computed:
         return {}, {}
-    nothing: dict[str, Shape] = dict.fromkeys(inputs, ())
-    if wrong := find_weights_not_softmax(loaded.model, inputs, ()):
+    nothing: dict[str, Shape] = dict.fromkeys(computed, ())
+    shapes = {name: whole.facts.shapes[name] for name in computed}
+    names, why = attended(shapes, whole.facts.grid)
+    if wrong := find_contradicted(loaded.model, names, images):
         paths = list(dict.fromkeys(recorder.split_weights(name)[0] for name in wrong))
         return nothing, {"attention weights": CONTRADICTION.format(format_list(paths))}
-    needed = [*inputs, *(name for names in inputs.values() for name in names)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of masks, which `contradictions` finds too
-        taps = whole.select(list(dict.fromkeys(needed)))(tf.constant(images))
-    shapes = {name: tuple(taps[name].shape[1:]) for name in inputs}
-    names, why = attended(shapes, whole.facts.grid)
-    if wrong := contradictions(loaded.model, taps, names):
-        return nothing, {"attention weights": CONTRADICTION.format(format_list(wrong))}
     reasons = {"attention weights": why} if why else {}
     return nothing | {name: shapes[name] for name in names}, reasons
 

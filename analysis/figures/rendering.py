@@ -137,7 +137,7 @@ def save_figure(figure: "Figure", path: Path) -> None:
     """Writes a Matplotlib figure as a PNG, whole or not at all, and closes it."""
     import matplotlib.pyplot as plt
 
-    write_whole(path, partial(figure.savefig, dpi=DPI), own_folders=1)
+    write_whole(path, partial(figure.savefig, dpi=DPI))
     plt.close(figure)
 
 

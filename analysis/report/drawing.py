@@ -127,9 +127,7 @@ class Drawer:
             if trace:
                 log.error("The picture %s failed:\n%s", name, trace)
         text = json.dumps(entries, indent=1)
-        write_whole(
-            self._manifest, lambda partial: partial.write_text(text, "utf-8"), own_folders=1
-        )
+        write_whole(self._manifest, lambda partial: partial.write_text(text, "utf-8"))
 
     def collect(self, wait: bool = False) -> None:
         """Records what the other process has drawn by now, or, with `wait`, all that it draws."""

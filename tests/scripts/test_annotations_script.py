@@ -157,7 +157,8 @@ def test_landmarks_of_revisited_oxford(model, tmp_path, rng):
 
 
 @pytest.mark.slow
-def test_shapes_bring_their_annotations(model, tmp_path):
+def test_shapes_bring_their_annotations(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(report_commands, "SHAPE_PAIRS", 16)
     values, _ = analyzed(tmp_path / "out", model, "--data", "shapes", "--figures", "W.5,W.27,W.31")
     assert values == ["saliency", "clusters-parts", "keypoints"]
     for name in ("saliency.vit", "parts.vit-noise", "keypoints.vit-untrained"):

@@ -483,6 +483,7 @@ def test_results_on_a_full_disk_leave_the_earlier_ones(tmp_path, monkeypatch):
     xr.testing.assert_identical(xr.load_dataarray(tmp_path / "numbers" / "scores.nc"), result)
 
 
+@pytest.mark.slow
 def test_several_models_share_a_page_and_have_their_own_results(vit_page, tmp_path, measure_only):
     vit, alone = vit_page
     own = "scores", "attention", "similarity", "token_norms", "input_gradients"
