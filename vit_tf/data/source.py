@@ -340,7 +340,7 @@ def partition(
         split, indices = selection[name]
         if not len(indices):
             raise ValueError(
-                f"Expected examples in the {name} split. Received: none, as of a folder of one image"
+                f"Expected examples in the {name} split. Received: none (a folder of one image?)"
             )
         if size > len(indices):
             raise ValueError(
