@@ -268,7 +268,7 @@ class FormationRecorder(Recorder):
         """Writes what a killed run needs to go on, then the result, and removes older records."""
         states, epoch = folder / "formation-state", max(self._records)
         path = states / f"epoch-{epoch:04d}.nc"
-        write_whole(path, self._records[epoch].to_netcdf, own_folders=1)
+        write_whole(path, self._records[epoch].to_netcdf)
         for other, path in _states(states).items():
             if other not in self._records:
                 path.unlink()

@@ -10,6 +10,8 @@ from vit_tf.analysis import plots
 from vit_tf.analysis.engine.pooling import pool
 from vit_tf.analysis.engine.results import CURRENT, KEPT, POOLED, current_words
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 IMAGES = np.random.default_rng(2).normal(size=(24, 7, 5, 1)).astype("float32")
 LABELS = np.arange(24) % 3
 DATA = IMAGES, LABELS

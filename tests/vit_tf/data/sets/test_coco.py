@@ -324,7 +324,7 @@ def test_missing_files_are_named(tmp_path):
         (files[1] / f"{number:012}.png").unlink()
     with pytest.raises(ValueError, match=r"the 8 .*: 7 missing, 000000000001.png, .*, 0+7.png$"):
         data.load_coco(*files)
-    with pytest.raises(ValueError, match=r"a folder that exists.*nowhere"):
+    with pytest.raises(ValueError, match=r"8 annotated images in .*nowhere.*8 missing"):
         data.load_coco(files[0], tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"path of a COCO JSON file.*nowhere"):
         data.load_coco(tmp_path / "nowhere", files[1])
@@ -347,7 +347,6 @@ def test_arguments_out_of_range_are_refused(tmp_path):
         ({"image_size": 4, "take": 0}, "take"),
         ({"image_size": 4, "seed": -1}, "seed"),
         ({"image_size": 4, "batch_size": 0}, "batch_size"),
-        ({"image_size": 4, "categories": "dog"}, "list of names.*'dog'"),
         ({"image_size": 4, "categories": ["dgo"]}, "near matches: dog"),
         ({"image_size": 4, "categories": ["cat"]}, r"Received: none, for categories=\['cat'\]"),
         ({}, r"image_size to be given.*\(4, 4\), \(4, 5\)"),
