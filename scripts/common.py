@@ -333,9 +333,8 @@ def _require_address_space() -> None:
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESS_SPACE:
             raise ValueError(
-                f"Expected a limit of the address space (ulimit -v) of at least "
-                f"{LEAST_ADDRESS_SPACE / 2**30:g} GiB, which TensorFlow's libraries take. "
-                f"Received: {limit / 2**30:.1f} GiB"
+                f"TensorFlow's libraries need at least {LEAST_ADDRESS_SPACE / 2**30:g} GiB of "
+                f"address space (ulimit -v). Received: {limit / 2**30:.1f} GiB"
             )
 
 
@@ -414,8 +413,8 @@ def require_own_json(path: str | os.PathLike) -> None:
     path = as_path(path)
     if path.exists() and not _is_own_json(path):
         raise ValueError(
-            "Expected --out to be a new file, or the result of a command, which may be replaced. "
-            f"Received: {without_password(path)!r}, which vit_tf did not write"
+            f"--out: {without_password(path)!r} exists and was not written by vit_tf, so it is "
+            "not replaced. Choose another file."
         )
 
 
@@ -448,8 +447,7 @@ def import_modules(names: Iterable[str]) -> None:
             module = _import_file(name) if name.endswith(".py") else import_module(name)
         except Exception as error:
             raise ValueError(
-                f"Expected --import to be a module or a file.py that can be imported. "
-                f"Received: {name!r}, which raises {type(error).__name__}: {error}"
+                f"--import {name}: the module cannot be imported ({type(error).__name__}: {error})"
             ) from error
         # A class defined in a script or a notebook cannot be imported, but found by its name.
         custom_objects = keras.saving.get_custom_objects()

@@ -52,7 +52,7 @@ def parse(arguments: Arguments = None) -> Options:
     common.add_values(add)
     add = parser.group("page")
     common.add_out(add, "output file", "FILE", default=Path("explore.html"))
-    text = "also write the results there, as netCDF; of several models in a folder each"
+    text = "also write the results to this folder, as netCDF (one subfolder for each model)"
     add("--results", type=Path, metavar="FOLDER", help=text)
     text = (
         "names or numbers of classes to explain (default: the 5 with the highest scores; with "
@@ -61,7 +61,7 @@ def parse(arguments: Arguments = None) -> Options:
     add("--explain", nargs="+", metavar="CLASS", help=text)
     add = parser.group("SmoothGrad")
     add("--samples", type=int, default=6, help="noisy copies of each image")
-    text = "standard deviation, as a fraction of the range of values"
+    text = "standard deviation of the noise, as a fraction of the range of pixel values"
     add("--noise", type=float, default=0.1, help=text)
     add("--seed", type=int, default=0, help="seed of the noise")
     options = parser.parse_args(arguments)

@@ -110,7 +110,7 @@ def add_sampling(parser: Parser) -> None:
     coco = {"nargs": 2, "metavar": ("JSON", "FOLDER")}
     add("--objects", **coco, help="object masks in COCO format, and the folder of their images")
     add("--parts", **coco, help="part masks in COCO format (PartImageNet), and their images")
-    text = "number of images of each of these (default: all)"
+    text = "number of images with objects and with parts to use (default: all)"
     add("--take-objects", type=int, metavar="N", help=text)
     add("--videos", metavar="FOLDER", help="videos with masks: the folder of DAVIS 2017")
     add("--pairs", metavar="FOLDER", help="image pairs with keypoints: the folder of SPair-71k")
@@ -118,7 +118,7 @@ def add_sampling(parser: Parser) -> None:
         "--landmarks",
         nargs=2,
         metavar=("FOLDER", "NAME"),
-        help="images for retrieval, and roxford5k or rparis6k",
+        help="images for retrieval: a folder, and roxford5k or rparis6k",
     )
 
 
@@ -174,7 +174,7 @@ def require_figures(options: Options) -> None:
     choices = ["main", "all", *known_figures()]
     for number in figure_numbers(options):
         if number not in choices:
-            raise unknown_name("--figures", number, choices)
+            raise unknown_name("figure in --figures", number, choices)
 
 
 def list_figures(numbers: Sequence[str], with_models: bool = False) -> str:

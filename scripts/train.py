@@ -75,9 +75,10 @@ def parse(arguments: Arguments = None) -> Options:
     parser = common.make_parser("train", __doc__, MAIN)
     _add_model(parser.group("model"))
     common.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
-    text = "recipe of a paper, such as vit-b16, augreg-s16, plain-vit-s16 or bit-r50x1, with the "
-    text += "learning rate in proportion to the examples of an update; other options override it "
-    text += "(default: none)"
+    text = (
+        "recipe of a paper, such as vit-b16, augreg-s16, plain-vit-s16 or bit-r50x1; its learning "
+    )
+    text += "rate is scaled with the batch size, and other options override it (default: none)"
     parser.group("recipe")("--recipe", metavar="NAME", help=text)
     common.add_recipe(parser.group("recipe"), vit_tf.Recipe)
     text = "record how representations form, every N epochs"
@@ -134,9 +135,7 @@ def make_model(
     all_options = {name for _, _, names_of_model in MODELS.values() for name in names_of_model}
     unsupported_options = common.given(options, sorted(all_options - set(names)))
     if unsupported_options:
-        raise ValueError(
-            f"Expected options of --model {options.model}. Received: {unsupported_options}"
-        )
+        raise ValueError(f"--model {options.model} has no options {unsupported_options}")
     settings = {"image_shape": image_shape, "num_classes": num_classes} | common.given(
         options, names
     )

@@ -122,12 +122,12 @@ def test_a_saved_model_folder_is_told_what_opens_it(vit, tmp_path, capsys):
 @pytest.mark.parametrize(
     "pattern, near",
     [
-        ("*wights", r"\(near matches: block00/attention/weights, block01/attention/weights\)"),
-        ("Block*", r"\(near matches: block00/attention/norm, "),
-        ("block*/MLP/sum", r"\(near matches: block00/mlp/sum, block01/mlp/sum\)"),
-        ("block01/mlp/sun", r"\(near matches: block01/mlp/sum, block00/mlp/sum\)"),
-        ("block7/*/branhc", r"\(near matches: block00/attention/branch, "),
-        ("xyzzy*", r"\(there are: embedding, "),
+        ("*wights", r"Did you mean block00/attention/weights, block01/attention/weights\?"),
+        ("Block*", r"Did you mean block00/attention/norm, "),
+        ("block*/MLP/sum", r"Did you mean block00/mlp/sum, block01/mlp/sum\?"),
+        ("block01/mlp/sun", r"Did you mean block01/mlp/sum, block00/mlp/sum\?"),
+        ("block7/*/branhc", r"Did you mean block00/attention/branch, "),
+        ("xyzzy*", r"Expected one of: embedding, "),
     ],
 )
 def test_near_matches_of_patterns(vit, pattern, near):

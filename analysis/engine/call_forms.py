@@ -192,8 +192,8 @@ def split_examples(images: tuple | tf.data.Dataset) -> list[Any]:
 
         sets = [batches(False), batches(True)]
     warnings.warn(
-        f"No test images were given: one of {HELD_OUT} images is a test image, the others train "
-        "the probe.",
+        f"No test images are given: one in {HELD_OUT} images tests the probe, and the others train "
+        "it.",
         stacklevel=5,
     )
     return sets
@@ -204,7 +204,7 @@ def select_heads(result: Any, heads: int | Sequence[int], name: str) -> Any:
     if isinstance(result, dict):
         return {key: select_heads(each, heads, name) for key, each in result.items()}
     if "head" not in getattr(result, "dims", ()):
-        raise TypeError(f"{name}() has no argument 'head': its result is not by head")
+        raise TypeError(f"{name}() has no argument 'head': its result has no axis of heads")
     numbers = result["head"].values.tolist()
     if unknown := [head for head in np.atleast_1d(heads).tolist() if head not in numbers]:
         raise ValueError(f"Expected head among 0 to {len(numbers) - 1}. Received: {unknown[0]!r}")

@@ -163,9 +163,9 @@ def prepare_pair(
         _require_eager()
         if images is not None:
             raise ValueError(
-                "Expected no images with activations: f({name: array}), or "
-                "f({name: array}, features_y={name: array}). "
-                f"Received: images={type(images).__name__}"
+                "Activations are measured without images: f({name: array}), or "
+                "f({name: array}, features_y={name: array}) for two models. Received: "
+                f"images={type(images).__name__}"
             )
         rows, features = features_from_arrays(*models)
         return list(features), batch_arrays(rows, RANDOM)
@@ -258,8 +258,8 @@ def _require_eager() -> None:
     require_tensorflow("measurements")
     if tf.inside_function():
         raise ValueError(
-            "Expected a measurement to be called outside of a tf.function, as it iterates over "
-            "images and returns arrays. Received: a call inside of one"
+            "Measurements iterate over images and return arrays: call them outside of a "
+            "tf.function."
         )
 
 
@@ -277,7 +277,8 @@ def _convert_images(
     for name, images in data.items():
         if images is None:
             raise ValueError(
-                f"Expected images, which a model is measured on. Received: {name}=None"
+                "Expected images to measure the model on, such as cka(model, images). "
+                f"Received: {name}=None"
             )
         if isinstance(images, keras.Model):
             raise ValueError(
@@ -327,9 +328,8 @@ def require_labelled(name: str, images: Any, num_classes: int | None = None) -> 
         require_labels(np.asarray(images[1]), num_classes, name, count=len(images[0]))
         return
     raise ValueError(
-        f"Expected {name} to be images with labels: a pair of arrays (images, labels), a "
-        "tf.data.Dataset of such pairs, or a folder with a folder of images for each class. "
-        "Received: images without labels"
+        f"{name} needs labels: pass a pair of arrays (images, labels), a tf.data.Dataset of such "
+        "pairs, or a folder with one folder of images per class. Received: images without labels"
     )
 
 
@@ -338,9 +338,9 @@ def _require_pairs(name: str, parts: Sequence[Any]) -> None:
     if len(parts) > 2:
         others = ", ".join(f"{part.dtype} of shape {part.shape}" for part in parts[2:])
         raise ValueError(
-            f"Expected {name} to be (images, labels), or (images, labels, weights) with a weight "
-            f"for each image, which measurements leave out. Received: {len(parts)} parts, after "
-            f"images and labels {others}"
+            f"Expected {name} to be (images, labels), or (images, labels, weights) with a "
+            f"weight for each image, which measurements ignore. Received: {len(parts)} parts, "
+            f"after images and labels {others}"
         )
 
 

@@ -246,5 +246,5 @@ def query_position(query: int | str, prefix: int, count: int) -> int:
         hint = did_you_mean(query, names) or (
             f" Or by name: {format_list(names)}." if names else ""
         )
-        raise ValueError(f"Expected query among 0 to {count - 1}. Received: query={query!r}.{hint}")
+        raise ValueError(f"Expected query from 0 to {count - 1}. Received: query={query!r}.{hint}")
     return int(query)

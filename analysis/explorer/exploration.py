@@ -231,9 +231,7 @@ def explore_models(
         calls[name] = view["calls"]
         if not results[name]:
             reasons = " ".join(dict.fromkeys(r for _, why in left_out[name] for r in why))
-            raise ValueError(
-                f"Expected a model for which at least one result can be shown. Received: {reasons}"
-            )
+            raise ValueError(f"None of the results can be shown for these models: {reasons}")
         views.append(view)
     written = write_explore_page(
         path,
@@ -269,9 +267,7 @@ def open_subject(
     )
     size: Any = expects.size or (image_size and (image_size, image_size))
     if not size:
-        raise ValueError(
-            "Expected image_size, as the model takes images of any size. Received: None"
-        )
+        raise ValueError("The model takes images of any size: specify image_size=.")
     if image_size and tuple(size) != (image_size, image_size):
         raise ValueError(
             f"Expected images of {size[0]} x {size[1]} pixels, as {name} takes. "
@@ -422,10 +418,8 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str]]:
         is_path = isinstance(image, str | Path)
         if is_path and not Path(image).is_file():
             is_address = re.match("https?:/", str(image))
-            problem = "an address: download the file first" if is_address else "no such file"
-            raise ValueError(
-                f"Expected an image file. Received: {without_password(image)!r}, {problem}"
-            )
+            hint = " Download the file first." if is_address else ""
+            raise ValueError(f"Image file not found: {without_password(image)!r}.{hint}")
         if hasattr(image, "getexif"):
             image = pixels_of(image)
         if is_path:

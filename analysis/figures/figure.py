@@ -197,7 +197,7 @@ class Selector:
             return selections, reasons
         if self.user_models is False:
             trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
-            words = " and ".join(ROLES[role] for role in trained)
+            words = join_words(ROLES[role] for role in trained)
             return selections, [f"It needs {words}, which vit-tf study --full trains."]
         return selections, [self.user_models] if self.user_models else []
 
@@ -492,10 +492,7 @@ def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
     unknown = [number for number in numbers if number not in (MAIN, ALL, *all_numbers)]
     if unknown:
         near = dict.fromkeys(near for name in unknown for near in near_names(name, all_numbers))
-        hint = f" (near matches: {', '.join(near)})" if near else ""
-        raise ValueError(
-            f"Expected figures among {', '.join(all_numbers)}{hint}. Received: {', '.join(unknown)}"
-        )
+        raise unknown_name("figure", ", ".join(unknown), all_numbers, near)
     every = not numbers or MAIN in numbers or ALL in numbers
     return [f for f in figures if every or set(numbers) & set(f.choices)]
 
@@ -567,14 +564,15 @@ def _check_duplicates(figures: Sequence[Figure], modules: Sequence[set[str]]) ->
             # Panels of one figure stand in one module.
             if not numbers.setdefault(number, names) & names:
                 raise ValueError(
-                    f"Expected one figure of number {number!r}. Received: another in {where}, "
-                    f"of {join_words(sorted(names))} and of {join_words(sorted(numbers[number]))}"
+                    f"Two figures have the number {number!r}: one in {where}, of "
+                    f"{join_words(sorted(names))}, and one of "
+                    f"{join_words(sorted(numbers[number]))}"
                 )
         for claim in figure.claims:
             if claim.name in owners:
                 raise ValueError(
-                    f"Expected one claim {claim.name!r}. Received: one of "
-                    f"{owners[claim.name]} and one of {where}"
+                    f"Two claims are called {claim.name!r}: one of {owners[claim.name]} and "
+                    f"one of {where}"
                 )
             owners[claim.name] = where
         # Pictures of different models may share a name that has the models in it.
@@ -582,8 +580,7 @@ def _check_duplicates(figures: Sequence[Figure], modules: Sequence[set[str]]) ->
         for other in pictures.setdefault(figure.name, []):
             if not fields_of(figure.name) or models & other[1]:
                 raise ValueError(
-                    f"Expected one picture called {figure.name!r}. Received: one of "
-                    f"{other[0]} and one of {where}"
+                    f"Two pictures are called {figure.name!r}: one of {other[0]} and one of {where}"
                 )
         pictures[figure.name].append((where, models))
 

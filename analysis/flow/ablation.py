@@ -187,13 +187,13 @@ def require_submodel(features: Features, scores: str) -> dict[str, Shape]:
     """The shapes of the layers to intervene at, all but the scores, without the example axis."""
     if not features.can_intervene:
         raise ValueError(
-            "Expected features to be a submodel, such as vit_tf.submodel(vit, '*/heads', "
-            f"'logits'), which can be run with interventions. Received: {type(features).__name__}"
+            "Interventions need a submodel, such as vit_tf.submodel(vit, '*/heads', "
+            f"'logits'). Received: {type(features).__name__}"
         )
     if scores not in features.facts.layers or len(features.facts.layers) < 2:
         raise ValueError(
-            f"Expected a submodel of the scores, scores={scores!r}, and of taps to intervene at. "
-            f"Received: {format_list(features.facts.layers)}"
+            f"Expected a submodel that returns the scores, {scores!r}, and at least one layer "
+            f"to intervene at. Received: {format_list(features.facts.layers)}"
         )
     facts = features.facts
     return {layer: facts.shapes[layer] for layer in facts.layers if layer != scores}
@@ -340,8 +340,8 @@ def token_ablation(
     has_one_of_each = len(tokens) == 1 and len(weights) <= 1
     if token_grid is None or not has_one_of_each or num_tokens != token_grid.num_tokens:
         raise ValueError(
-            "Expected one tap of tokens (example, token, channel) of a known grid, one of "
-            "attention weights at most, and the scores. Received: "
+            "Expected a submodel with one layer of tokens (example, token, channel) on a "
+            "known grid, at most one layer of attention weights, and the scores. Received: "
             f"{shapes}, grid={token_grid or known_grid}"
         )
     if not all(0 < share <= 1 for share in shares):
@@ -515,8 +515,8 @@ def skip_ablation(
     cells = _skip_cells(features, scores, whole_blocks)
     if not cells:
         raise ValueError(
-            "Expected taps 'site/skip' or 'site/branch' besides the scores. "
-            f"Received: {format_list(features.facts.layers)}"
+            "Expected layers 'NAME/skip' or 'NAME/branch' to remove. Received: "
+            f"{format_list(features.facts.layers)}"
         )
     statistic = _skip_statistic(features, scores, whole_blocks)
     return effects(
@@ -720,12 +720,12 @@ def activation_patching(
     counts = [shape[0] for shape in shapes.values() if len(shape) == 2 and shape[0] is not None]
     if len(set(counts)) > 1 or len(counts) < len(shapes):
         raise ValueError(
-            "Expected layers of equally many tokens, of shape (example, token, channel). "
-            f"Received: {shapes}"
+            "Expected layers with the same number of tokens, of shape (example, token, "
+            f"channel). Received: {shapes}"
         )
     if missing := [tap for tap in features.facts.layers if tap not in other_model.facts.layers]:
         raise ValueError(
-            f"Expected a source with the same taps. Received: no {format_list(missing)}"
+            f"Expected the other model to have the same layers. Received: no {format_list(missing)}"
         )
     # Both images of a pair must keep their position, so pairs stay in their order.
     data = as_dataset(pairs)
@@ -742,7 +742,10 @@ def activation_patching(
         require_finite("activation patching", [totals["gone"], totals["whole"]], ["scores"] * 2)
         squares, count = totals["whole"], totals["examples"]
         if not squares > 0:
-            raise ValueError("Expected pairs whose scores differ. Received: equal scores")
+            raise ValueError(
+                "The scores of both images are equal in every pair, so there is no difference "
+                "to patch."
+            )
         # The share of the way is a ratio of sums, whose error is linearized.
         ratio = totals["gone"] / squares
         residual = totals["gone_gone"] - 2 * ratio * totals["gone_whole"]

@@ -60,7 +60,7 @@ def patch_filters(kernel: ModelLike, count: int | None = None) -> xr.DataArray:
     """
     kernel = _weight_of(kernel, "patch_kernel")
     if np.ndim(kernel) != 4:
-        received = "None, of a model that embeds no patches of the image"
+        received = "a model without an embedding of image patches"
         raise ValueError(
             "Expected a kernel of shape (row, column, channel, hidden unit). "
             f"Received: {received if kernel is None else np.shape(kernel)}"
@@ -72,8 +72,8 @@ def patch_filters(kernel: ModelLike, count: int | None = None) -> xr.DataArray:
     count = int(min(MOST_COMPONENTS, most)) if count is None else count
     if not 1 <= count <= most:
         raise ValueError(
-            f"Expected count from 1 to {most}, which a kernel of shape {kernel.shape} has. "
-            f"Received: count={count}"
+            f"Expected count from 1 to {most}, for a kernel of shape {kernel.shape}. Received: "
+            f"count={count}"
         )
     if not np.isfinite(kernel).all() or (filters == filters[0]).all():
         raise ValueError(
@@ -130,7 +130,7 @@ def position_similarity(positions: ModelLike, grid: PartialGrid = None) -> xr.Da
     positions = _weight_of(model, "position_embedding")
     grid = as_grid(cast(Any, grid), np.shape(positions)[0] if np.ndim(positions) else None)
     if np.ndim(positions) != 2 or len(positions) != grid.num_tokens:
-        received = "None, of a model without absolute positions"
+        received = "a model without absolute position embeddings"
         raise ValueError(
             f"Expected positions of shape ({grid.num_tokens}, hidden unit), one for each token of "
             f"{grid}. Received: {received if positions is None else np.shape(positions)}"

@@ -115,7 +115,7 @@ def stitching(
     (x, y), (train, images) = prepare_images(read, sets, scores=[scores], labelled=["images"])
     scores = score_layer(y, scores)
     if l2 < 0:
-        raise ValueError(f"Expected an l2 of at least 0. Received: {l2}")
+        raise ValueError(f"Expected l2 to be at least 0. Received: l2={l2}")
     layers_y = list(require_submodel(y, scores))
     grid_x = x.facts.grid
     grid = require_grid(y, None)

@@ -359,9 +359,7 @@ def _position(query: int | str, grid: TokenGrid) -> int:
             f"Expected query to be 'spatial' (there is no CLS token). Received: query={query!r}"
         )
     if query not in range(grid.num_tokens):
-        raise ValueError(
-            f"Expected query among 0 to {grid.num_tokens - 1}. Received: query={query}"
-        )
+        raise ValueError(f"Expected query from 0 to {grid.num_tokens - 1}. Received: query={query}")
     return query
 
 

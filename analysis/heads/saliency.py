@@ -193,7 +193,7 @@ def _overlap(totals: Totals, features: Features, grid: TokenGrid, mass: float) -
     require_finite("saliency", list(totals["attention"].values()), layers)
     require_in_range(totals["beyond"])
     if not totals["counted"]:
-        raise ValueError("Expected a mask that is not empty. Received: empty masks only")
+        raise ValueError("All masks are empty: at least one must mark an object.")
     (iou, with_iou), rest = _with_leave_one_out(totals, "iou")
     other_iou, other_rest = _with_leave_one_out(totals, "other_iou")
     iou = mean_of(iou, with_iou)

@@ -63,9 +63,9 @@ def square_pairs(pairs: Pairs, size: int) -> np.ndarray:
             fit = count and places.shape == (count, 2)
             if not fit or not ((places >= 0) & (places <= shape)).all():
                 raise ValueError(
-                    "Expected as many source as target points, at least one, each within its "
-                    f"image. Received: pair {number} with {name} points {places.tolist()} in an "
-                    f"image of {shape}"
+                    "Expected at least one point, equally many source and target points, and "
+                    f"points within their image. Received: pair {number} with {name} points "
+                    f"{places.tolist()} in an image of {shape}"
                 )
             points[number, side, :count] = square_points(places, shape[0], shape[1], size)
     return points
@@ -76,8 +76,8 @@ def square_boxes(pairs: Pairs, size: int) -> np.ndarray:
     missing = [n for n, pair in enumerate(pairs) if np.shape(pair.get("target_box", ())) != (4,)]
     if missing:
         raise ValueError(
-            "Expected a target_box (top, left, bottom, right) of each pair for threshold='box'. "
-            f"Received: pair {missing[0]} without"
+            "threshold='box' needs the target_box (top, left, bottom, right) of each pair. "
+            f"Pair {missing[0]} has none."
         )
     corners = []
     for pair in pairs:
@@ -179,8 +179,8 @@ def correct_keypoints(
     if (threshold == "box") != (boxes is not None):
         given = "none" if boxes is None else "boxes"
         raise ValueError(
-            "Expected boxes with threshold='box', and only then. "
-            f"Received: threshold={threshold!r} with {given}"
+            "Expected boxes with threshold='box', and no boxes otherwise. Received: "
+            f"threshold={threshold!r} with {given}"
         )
     sides = 1.0 if boxes is None else _longer_sides(boxes, len(distances))[:, None]
     correct = (distances <= reach * sides).sum(axis=1)

@@ -21,6 +21,7 @@ import numpy as np
 from vit_tf.common.names import without_password
 from vit_tf.data.files import write_whole
 
+from ..engine.failures import as_reason
 from .claim_rows import (
     brief,
     count_sentence,
@@ -299,8 +300,8 @@ def require_own(path: str | os.PathLike) -> None:
     """Raises a `ValueError` for a file that this package did not write, or at an address."""
     if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):  # a `Path` has one slash of two
         raise ValueError(
-            "Expected a local path for a report, which can be copied elsewhere afterwards. "
-            f"Received: {without_password(path)!r}"
+            "Expected a local path for the report; copy it elsewhere afterwards. Received: "
+            f"{without_password(path)!r}"
         )
     path = Path(path)
     if not path.exists():
@@ -308,8 +309,8 @@ def require_own(path: str | os.PathLike) -> None:
     text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
     if MARK not in text:
         raise ValueError(
-            "Expected another folder for the report, or one whose report may be replaced. "
-            f"Received: {str(path)!r}, which vit_tf did not write"
+            f"{str(path)!r} exists and was not written by vit_tf, so no report replaces it: "
+            "choose another folder"
         )
 
 
@@ -455,11 +456,8 @@ def _by_reason(entries: Iterable[tuple[str, Sequence[str]]]) -> list[tuple[str, 
 
 
 def _sentence(reason: str) -> str:
-    """A reason as a sentence: the message of an error says what was expected and received."""
-    if message := re.fullmatch(r"Expected (.+?)\. Received:? ?(.*)", reason.strip(), re.DOTALL):
-        needed, received = message.groups()
-        received = received.rstrip(".")
-        reason = f"It needs {needed}" + (f"; there is {received}" if received != "None" else "")
+    """A reason, which may be the message of an error, as a sentence."""
+    reason = as_reason(reason)
     return reason if reason.rstrip().endswith((".", "!", "?")) else f"{reason}."
 
 

@@ -148,7 +148,10 @@ def grounded_similarity(
         )
     further = {name: as_table(name, x, len(named)) for name, x in (differences or {}).items()}
     if own := sorted({DISAGREEMENT, DIVERGENCE, ACCURACY, PROBE_LOSS} & set(further)):
-        raise ValueError(f"Expected differences of other names. Received: {own}")
+        raise ValueError(
+            f"These names in differences= are those of built-in measures: {own}. Choose other "
+            "names."
+        )
     if measures is None:
         measures = [name for name in MEASURES if name != "token_cka"]
     selected = select_measures(measures, tokens or ALL)

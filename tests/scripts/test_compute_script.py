@@ -131,8 +131,8 @@ def _changed(runs, folder, configuration=None, **files):
     "make, message",
     [
         (lambda runs, new: str(new), "Received: "),
-        (lambda runs, new: str(runs / "study"), "Expected --batch-size for a run"),
-        (lambda runs, new: str(runs / "stopped"), "finished run"),
+        (lambda runs, new: str(runs / "study"), "specify --batch-size"),
+        (lambda runs, new: str(runs / "stopped"), "None of the runs is finished"),
         (lambda runs, new: _changed(runs, new, log_csv=None), "log.csv"),
         (lambda runs, new: _changed(runs, new, configuration_json="{"), "to be JSON"),
         (lambda runs, new: _changed(runs, new, model_keras="no"), "model.keras"),
@@ -164,7 +164,7 @@ def table(flops, accuracy, families):
 def test_a_table_of_the_user_is_not_replaced(tmp_path, name, capsys):
     (tmp_path / name).write_text("node,hours\n")
     assert compute.main([str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
-    assert "which vit_tf did not write" in capsys.readouterr().err
+    assert "was not written by vit_tf" in capsys.readouterr().err
     assert (tmp_path / name).read_text() == "node,hours\n"
 
 

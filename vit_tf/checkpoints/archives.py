@@ -82,8 +82,7 @@ def open_archive(path: str | os.PathLike) -> "CheckpointFile":
     if not os.path.isfile(path):
         problem = "not a file" if os.path.exists(path) else "no such file"
         raise ValueError(
-            "Expected path to be a checkpoint file. "
-            f"Received: {without_password(path)!r}, {problem}"
+            f"Expected a checkpoint file. Received: {without_password(path)!r}, {problem}"
         )
     with ExitStack() as stack, clear_errors(path):
         file = stack.enter_context(open(path, "rb"))
@@ -154,7 +153,7 @@ def clear_errors(path: str, part: str = "") -> Iterator[None]:
         reason = " ".join(str(error).split())[:300] or "corrupt data"
         kind = "" if type(error) is ValueError else f" ({type(error).__name__})"
         raise ValueError(
-            f"Expected {path!r} to be an intact checkpoint{part}. Received: {reason}{kind}"
+            f"Cannot read the checkpoint {path!r}{part}. Problem: {reason}{kind}"
         ) from error
 
 
@@ -189,7 +188,7 @@ def _sniff(file: BinaryIO) -> tuple[str, zipfile.ZipFile | None]:
     if start[8:9] == b"{":
         return "safetensors", None
     raise ValueError(
-        f"neither .npz, .safetensors nor a PyTorch file, but one that begins with {start[:16]!r}"
+        f"it is neither .npz, .safetensors nor a PyTorch file, and begins with {start[:16]!r}"
     )
 
 
@@ -198,9 +197,9 @@ def _declared(name: str, shape: Sequence[int], dtype: np.dtype | str) -> TensorI
     dtype = np.dtype(dtype)
     if (dtype.kind not in "fiub" and dtype.name != "bfloat16") or dtype.itemsize > 8:
         problem = "pickled objects" if dtype.kind == "O" else f"the dtype {str(dtype)!r}"
-        raise ValueError(f"{problem} in {short(name)}, where numbers are expected")
+        raise ValueError(f"{problem} instead of numbers in {short(name)}")
     if len(shape) > MOST_AXES or any(type(n) is not int or n < 0 for n in shape):
-        raise ValueError(f"the shape {short(shape)} of {short(name)}")
+        raise ValueError(f"the impossible shape {short(shape)} of {short(name)}")
     # Empty axes are counted as one, so that they do not hide absurd ones.
     if math.prod(max(n, 1) for n in shape) * dtype.itemsize > MOST_BYTES:
         raise ValueError(f"the shape {short(shape)} of {short(name)}, larger than any memory")
@@ -214,8 +213,8 @@ def _safetensors_entries(file: Any) -> Entries:
         stored = file.get_slice(name)
         if stored.get_dtype() not in SAFETENSORS:
             raise ValueError(
-                f"the dtype {short(stored.get_dtype())} of {short(name)}; known are "
-                f"{', '.join(SAFETENSORS)}"
+                f"the unsupported dtype {short(stored.get_dtype())} of {short(name)}; "
+                f"supported are {', '.join(SAFETENSORS)}"
             )
         info = _declared(name, stored.get_shape(), SAFETENSORS[stored.get_dtype()])
         entries[name] = info, functools.partial(file.get_tensor, name)
@@ -241,8 +240,8 @@ def _npz_entries(zipped: zipfile.ZipFile) -> Entries:
             info = _declared(name, shape, "bfloat16" if half else dtype)
             if member.file_size - skip != info.nbytes:
                 raise ValueError(
-                    f"{member.file_size - skip} bytes of data for {short(name)}, whose "
-                    f"header declares {info.nbytes}"
+                    f"{member.file_size - skip} bytes of data for {short(name)}, which needs "
+                    f"{info.nbytes} by its header"
                 )
         entries[name] = info, functools.partial(_read_npy, zipped, member, half)
     return entries
@@ -254,11 +253,12 @@ def _check_member(member: zipfile.ZipInfo, size: int) -> None:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"a member {name} that is neither stored nor deflated")
     if member.header_offset + member.compress_size > size:
-        raise ValueError(f"a member {name} that goes beyond the end of the file")
+        raise ValueError(f"a member {name} that is cut off by the end of the file")
     ratio = 1 if member.compress_type == zipfile.ZIP_STORED else DEFLATE_RATIO
     if member.file_size > ratio * member.compress_size:
         raise ValueError(
-            f"a member {name} of {member.compress_size} bytes that declares {member.file_size}"
+            f"a member {name} of {member.compress_size} bytes that claims to inflate to "
+            f"{member.file_size}"
         )
 
 
@@ -275,9 +275,9 @@ def require_small_members(path: str | os.PathLike) -> None:
         most = MOST_TEXT if is_text else max(64 * member.compress_size, MOST_TEXT)
         if member.file_size > most:
             raise ValueError(
-                f"Expected {os.fspath(path)!r} to be an intact .keras file. Received: a member "
-                f"{short(member.filename)} of {member.compress_size} bytes that declares "
-                f"{member.file_size}"
+                f"Cannot read the .keras file {os.fspath(path)!r}. Problem: a member "
+                f"{short(member.filename)} of {member.compress_size} bytes that claims to "
+                f"inflate to {member.file_size}"
             )
 
 

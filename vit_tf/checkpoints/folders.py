@@ -35,8 +35,8 @@ def open_folder(path: str) -> "Folder":
         return _open_clip(path)
     if not os.path.exists(os.path.join(path, CONFIG)):
         raise ValueError(
-            f"Expected {path!r} to hold {CONFIG} next to its weights, or the path of one file. "
-            f"Received: {', '.join(sorted(os.listdir(path))[:8]) or 'an empty folder'}"
+            f"The folder {path!r} has no {CONFIG} next to its weights; a file is opened by its own "
+            f"path. Received: {', '.join(sorted(os.listdir(path))[:8]) or 'an empty folder'}"
         )
     config = read_json(os.path.join(path, CONFIG))
     there = os.path.join(path, PROCESSOR)
@@ -65,7 +65,7 @@ def _open_clip(path: str) -> "Folder":
     weights = next(filter(os.path.isfile, paths), None)
     if weights is None:
         raise ValueError(
-            f"Expected {path!r} to hold {' or '.join(OPEN_CLIP_WEIGHTS)} next to {OPEN_CLIP}. "
+            f"The folder {path!r} has no {' or '.join(OPEN_CLIP_WEIGHTS)} next to {OPEN_CLIP}. "
             f"Received: {', '.join(sorted(os.listdir(path))[:8])}"
         )
     with ExitStack() as stack:
@@ -119,7 +119,7 @@ def read_json(path: str) -> dict:
     except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(
-            f"Expected {path!r} to be a JSON object. Received: {reason} ({type(error).__name__})"
+            f"{path!r} is not a JSON object: {reason} ({type(error).__name__})"
         ) from error
     return fields
 
@@ -130,8 +130,7 @@ def _parts(path: str) -> tuple[list[str], str | None]:
     index = next((os.path.join(path, n) for n in names if has_weights(path, (n,))), None)
     if index is None:
         raise ValueError(
-            f"Expected {path!r} to hold {WEIGHTS} or {BIN}, or the index of a sharded one and "
-            f"its shards. "
+            f"The folder {path!r} has no weights: {WEIGHTS} or {BIN}, or shards and their index. "
             f"Received: {', '.join(sorted(os.listdir(path))[:8]) or 'an empty folder'}"
         )
     if not index.endswith(".json"):
@@ -142,8 +141,8 @@ def _parts(path: str) -> tuple[list[str], str | None]:
     )
     if not flat or not names:
         raise ValueError(
-            f"Expected {index!r} to have a weight_map from tensors to files of its folder. "
-            f"Received: {str(names)[:200]}"
+            f"{index!r} has no weight_map from tensors to files of its folder. Received: "
+            f"{str(names)[:200]}"
         )
     return [os.path.join(path, name) for name in sorted(set(names.values()))], index
 
@@ -158,8 +157,8 @@ def _check_parts(index: str, archives: Iterable[CheckpointFile]) -> None:
     if wrong or len(stored) != len(listed):
         shown = ", ".join(f"{name!r} of {part}" for name, part in wrong[:8])
         raise ValueError(
-            f"Expected the shards of {index!r} to hold the tensors that it lists. "
-            f"Received: {shown or 'a tensor twice'}"
+            f"The shards of {index!r} do not hold the tensors that it lists. Differences: "
+            f"{shown or 'a tensor twice'}"
         )
 
 
@@ -191,6 +190,6 @@ def not_fetched(url: str, place: str, error: Exception) -> ValueError:
     if isinstance(error, ImportError):
         reason += "; `pip install huggingface_hub`"
     return ValueError(
-        f"Expected {url} to be downloadable; it can also be downloaded by other means and {place}. "
-        f"Received: {type(error).__name__}: {reason}"
+        f"Cannot download {url} ({type(error).__name__}: {reason}). It can also be downloaded by "
+        f"other means and {place}."
     )

@@ -242,8 +242,8 @@ def _warn_of_size(path: str, size: tuple[int, int], image_shape: tuple) -> None:
     at_most(max(size), most, "pixels a side in the file of the image processor")
     height, width = image_shape[:2]
     warnings.warn(
-        f"{path} is opened at the {size[0]} x {size[1]} pixels of its image processor, not at the "
-        f"{height} x {width} of its weights: image_shape=({height}, {width}) keeps those.",
+        f"{path} is opened for images of {size[0]} x {size[1]} pixels, as its image processor "
+        f"states. Its weights are for {height} x {width}: use image_shape=({height}, {width}).",
         stacklevel=3,
     )
 
@@ -305,23 +305,17 @@ def _convert(archive: CheckpointFile | Folder, options: LoadOptions) -> Conversi
     names = "\n".join(sorted(archive.tensors))
     for model, (reason, pattern) in OTHERS.items():
         if re.search(pattern, names, re.MULTILINE):
-            raise ValueError(
-                f"Expected a checkpoint of a supported model. Received: {archive.path!r} "
-                f"of {model}, which {reason}"
-            )
+            raise ValueError(f"{archive.path!r} is a checkpoint of {model}, which {reason}")
     for part, reason in NAMED_OTHERS.items():
         if part in os.path.basename(archive.path) and folder is None:
-            raise ValueError(
-                "Expected a checkpoint of a supported model. "
-                f"Received: {archive.path!r}, which by its name {reason}"
-            )
+            raise ValueError(f"{archive.path!r} has the name of a model that {reason}")
     options = dataclasses.replace(options, container=getattr(archive, "container", None))
     family = next((family for family in FAMILIES if family.recognise(archive.tensors)), None)
     if family is None:
         names = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
         raise ValueError(
-            f"Expected the tensors of {archive.path!r} to be those of a known family ({names}). "
-            f"Received: {first_names(archive.tensors)}"
+            f"The tensors of {archive.path!r} are not of a supported family ({names}). It has: "
+            f"{first_names(archive.tensors)}"
         )
     return _located(
         lambda: _convert_family(family, archive, options), archive, f" of {family.name}"

@@ -98,8 +98,8 @@ def _convert(
     prefix = _prefix(tensors)
     if prefix is None:
         raise ValueError(
-            f"Expected tensors '{ENCODER_PREFIX}transformer.resblocks.*' of the image encoder of a "
-            "CLIP. Received: none"
+            "The file has no image encoder of a CLIP: tensors "
+            f"'{ENCODER_PREFIX}transformer.resblocks.*' are missing"
         )
     encoder_tensors = without_prefix(tensors, prefix + ENCODER_PREFIX)
     width, channels, patch = patch_dims(encoder_tensors, "conv1.weight")

@@ -51,10 +51,7 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     refuse_other_formats(path)
     if is_remote(path):
         if not as_path(path).is_file():
-            raise ValueError(
-                "Expected path to be a .keras file. "
-                f"Received: {without_password(path)!r}, no such file"
-            )
+            raise ValueError(f"File not found: {without_password(path)!r}. Expected a .keras file.")
         with local_copy(path) as local:
             return load_model(local)
     path = os.fspath(path)
@@ -73,15 +70,14 @@ def load_model(path: str | os.PathLike) -> keras.Model:
         near = near_names(path, list(bundled_models()))
         hint = f" (near matches of bundled models: {format_list(near)})" if near else ""
         raise ValueError(
-            f"Expected path to be a .keras file{hint}. "
-            f"Received: {without_password(path)!r}, no such file"
+            f"File not found: {without_password(path)!r}{hint}. Expected a .keras file."
         )
     if not path.endswith(".keras"):
         raise ValueError(f"Expected path to end in '.keras'. Received: {without_password(path)!r}")
     if not zipfile.is_zipfile(path):
         raise ValueError(
-            f"Expected {path!r} to be an intact .keras file, which is a zip archive. Received: a "
-            "truncated file, or one of another kind"
+            f"Cannot open {path!r}: a .keras file is a zip archive, but this file is truncated or "
+            "of another kind"
         )
     require_small_members(path)
     try:
@@ -89,16 +85,13 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     except Exception as error:
         if unknown := re.search(r"Could not locate (class|function) '([^']+)'", str(error)):
             raise ValueError(
-                f"Expected the classes and functions of {path!r} to be known to Keras. Received a "
-                f"file that does not load: the {unknown[1]} {unknown[2]!r} is not registered. "
-                "Import the module that defines it: on the command line with --import MODULE or "
-                "--import file.py, in Python decorated by keras.saving.register_keras_serializable"
+                f"Keras cannot load {path!r}: the {unknown[1]} {unknown[2]!r} is not "
+                "registered. Import the module that defines it: --import MODULE or --import "
+                "file.py on the command line, @keras.saving.register_keras_serializable in "
+                "Python."
             ) from error
         reason = textwrap.shorten(str(error).strip().split("\n")[0], 200, placeholder=" ...")
-        raise ValueError(
-            f"Expected {path!r} to be an intact .keras file of a known model. "
-            f"Received a file that does not load: {type(error).__name__}: {reason}"
-        ) from error
+        raise ValueError(f"Keras cannot load {path!r}: {type(error).__name__}: {reason}") from error
 
 
 def load_features(path: str | os.PathLike, *patterns: str | Iterable[str]) -> Features:
@@ -132,7 +125,7 @@ def export_whole(features: keras.Model, folder: str | os.PathLike) -> None:
     """Writes a submodel as a SavedModel, once it returns the same values; or nothing at all."""
     folder = Path(os.path.abspath(folder))
     if os.path.lexists(folder):
-        raise ValueError(f"Expected folder to be one that does not exist yet. Received: {folder}")
+        raise ValueError(f"The output folder {folder} exists already: choose a new one")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(folder)
     try:
@@ -154,12 +147,14 @@ def _require_alike(features: keras.Model, saved: Features) -> None:
     images = np.random.default_rng(0).uniform(-1, 1, (2, *shape)).astype("float32")
     expected, actual = features(images), saved(images)
     if set(actual) != set(expected):
-        raise ValueError(f"Expected the taps {sorted(expected)}. Received: {sorted(actual)}")
+        raise ValueError(
+            f"The SavedModel returns the layers {sorted(actual)} instead of {sorted(expected)}"
+        )
     for tap, value in expected.items():
         value = np.asarray(value, np.float64)
         error = np.abs(np.asarray(actual[tap], np.float64) - value).max()
         if not error <= 1e-4 * (1 + np.abs(value).max()):
-            raise ValueError(f"Expected equal values of the SavedModel. Received: {tap!r} differs")
+            raise ValueError(f"The SavedModel returns other values than the model at {tap!r}")
 
 
 class SavedFeatures:
@@ -179,8 +174,8 @@ class SavedFeatures:
             self._model = tf.saved_model.load(path)
         except Exception as error:
             raise ValueError(
-                f"Expected {without_password(path)!r} to be an intact SavedModel. "
-                f"Received one that does not load: {type(error).__name__}"
+                f"Cannot read the SavedModel {without_password(path)!r} "
+                f"({type(error).__name__}): it is truncated or corrupt"
             ) from error
         if "serving_default" not in self._model.signatures:
             raise ValueError(

@@ -51,13 +51,11 @@ def write_whole(
     for folder in path.parents[:own_folders]:
         if folder.is_symlink():
             raise ValueError(
-                f"Expected {str(folder)!r} to be a folder. Received: a link to "
-                f"{os.readlink(folder)!r}; remove it, or choose another output folder"
+                f"{str(folder)!r} is a link to {os.readlink(folder)!r}, and files are not "
+                "written through links: remove it, or choose another output folder"
             )
     if path.exists() and not path.is_file():
-        raise ValueError(
-            f"Expected a path of a file, or one that is free. Received: {str(path)!r}, not a file"
-        )
+        raise ValueError(f"Cannot write {str(path)!r}: it exists and is not a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     try:
@@ -173,16 +171,16 @@ def only_process(folder: str | os.PathLike) -> Iterator[Check]:
     path = os.path.join(folder, _LOCK)
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         raise ValueError(
-            f"Expected {path!r} to be free, or a file. Received: a link, a folder or a device; "
-            "remove it, or choose another output folder"
+            f"Cannot lock the folder: {path!r} is a link, a folder or a device. Remove it, or "
+            "choose another output folder."
         )
     lock = filelock.FileLock(path)
     try:
         lock.acquire(blocking=False)
     except filelock.Timeout as error:
         raise ValueError(
-            f"Expected no other process to use {os.fspath(folder)!r}. Received: a process that is "
-            "using it; wait until it ends, or choose another folder"
+            f"Another process is using {os.fspath(folder)!r}: wait until it ends, or choose "
+            "another folder"
         ) from error
     try:
         _remove_leftovers(os.fspath(folder))
@@ -206,8 +204,8 @@ def _claimed(folder: str | os.PathLike) -> Iterator[Check]:
         process = path.read_bytes().decode(errors="replace")
         if not re.fullmatch(r"\d+ on .*", process):
             raise ValueError(
-                f"Expected {without_password(path)!r} to be free, or written by vit_tf. "
-                "Received: another file"
+                f"Cannot lock the folder: {without_password(path)!r} exists and was not "
+                "written by vit_tf"
             )
         log.warning(
             "Taking over %r from process %s, which has ended without releasing it or is still "
@@ -223,8 +221,8 @@ def _claimed(folder: str | os.PathLike) -> Iterator[Check]:
     def check() -> None:
         if (other := holder()) != mine:
             raise ValueError(
-                f"Expected no other process to use {without_password(folder)!r}. "
-                f"Received: process {other}, which has taken over; this process stops"
+                f"Process {other} has taken over {without_password(folder)!r}, so this process "
+                "stops"
             )
 
     try:
@@ -248,7 +246,7 @@ def require_file(path: str | os.PathLike) -> None:
     """Raises a `ValueError` for what is there and no file: a pipe, a socket, a device, a folder."""
     # Opening a pipe would wait for its other end.
     if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError(f"Expected the path of a file. Received: {os.fspath(path)!r}, not a file")
+        raise ValueError(f"{os.fspath(path)!r} is not a file")
 
 
 def require_utf8(path: str | os.PathLike) -> None:
@@ -257,8 +255,7 @@ def require_utf8(path: str | os.PathLike) -> None:
         os.fspath(path).encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            "Expected names of files and folders in UTF-8, which renaming gives them. "
-            f"Received: {os.fspath(path)!r}"
+            f"The name {os.fspath(path)!r} is not UTF-8: rename the file or folder"
         ) from error
 
 

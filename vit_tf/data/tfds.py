@@ -211,8 +211,8 @@ def _check_downloadable(builder: Any, name: str) -> None:
     prepared = prepared_in(root) if root.is_dir() else None
     if prepared and os.path.normpath(root).startswith(os.path.join(prepared[1], "")):
         raise ValueError(
-            "Expected data_dir (--data-dir) to be the parent folder of the data sets. "
-            f"Received: {name!r} with a folder of {prepared[0]!r}; try {prepared[1]!r}"
+            f"data_dir (--data-dir) is the folder of one data set, {prepared[0]!r}, not of "
+            f"all. Received: {name!r}; try data_dir={prepared[1]!r}"
         )
     downloads = root / "downloads"
     if any(next(iter(downloads.glob(kind)), None) for kind in ("*.INFO", "manual/*")):

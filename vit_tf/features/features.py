@@ -47,8 +47,8 @@ class ClassScores:
 def no_class_scores(name: str, reason: str) -> ValueError:
     """The error for a model without class scores, where these are read."""
     return ValueError(
-        f"Expected a model with class scores. Received: {name!r}, {reason}, as in a model without "
-        "a classifier; name the layer of the scores with scores="
+        f"{name!r} has no class scores: {reason}, as in a model without a classifier. If a layer "
+        "returns class scores, name it with scores="
     )
 
 
@@ -223,7 +223,7 @@ class Features(abc.ABC):
         return self.with_facts(scores=ClassScores(layer))
 
     def with_grid_of_layers(self) -> Features:
-        """The features with the grid of their own layers, where it is inferred from layers."""
+        """The same features; a token grid that is inferred is inferred from their own layers."""
         return self
 
     def with_pooled_tokens(self) -> Features:
@@ -283,8 +283,8 @@ class Features(abc.ABC):
             is_at_layer = any(tap is value for tap in segment_taps.values())
         if not is_at_layer:
             raise ValueError(
-                "Expected a submodel whose scores depend on its last layer only. Received: "
-                f"{self.name!r}, which cannot be cut there"
+                f"{self.name!r} cannot be split at its last layer: its scores also depend on "
+                "earlier layers"
             )
         head = segments[-1]
         scores_taps, _ = head(value)
@@ -349,10 +349,7 @@ def require_layers_of_kind(facts: ModelFacts, kind: str, block: str, detail: Det
         kind, facts.layers, facts.shapes, facts.structure, facts.grid, detail=detail, block=block
     )
     if not layers and kind != "scores":
-        raise ValueError(
-            f"Expected a model with {KINDS[kind].lacks}. Received: {facts.name!r}, in which they "
-            "are not found; specify them with layers="
-        )
+        raise ValueError(f"No {KINDS[kind].lacks} found in {facts.name!r}: specify layers=")
     return layers
 
 
@@ -373,5 +370,8 @@ def layers_of_examples(taps: Any, images: tf.Tensor, name: str) -> dict[str, tf.
             f"Layers without an example axis are left out: {format_list(without)}", stacklevel=3
         )
     if len(without) == len(taps):
-        raise ValueError(f"Expected layers with an example axis. Received: {format_list(without)}")
+        raise ValueError(
+            f"Expected layers with one row per image. Received: {format_list(without)}, which "
+            "have none"
+        )
     return {layer: x for layer, x in taps.items() if layer not in without}

@@ -163,7 +163,7 @@ class KerasFeatures(Features):
         if name is None and vectors:
             require_scores_named(self.name, vectors)
         if name is None and not self._scores.is_head:
-            last = f"whose output, {self._scores.tap!r}, is no vector of a layer with a kernel"
+            last = f"its output, {self._scores.tap!r}, is no vector of a layer with a kernel"
             raise no_class_scores(self.name, last)
         name = name or self._scores.tap
         layers = (*(x for x in self.facts.layers if x != name), name)
@@ -303,9 +303,8 @@ def require_scores_named(name: str, vectors: Mapping[str, str]) -> None:
     if are_named(vectors):
         example = next((v for v, tap in vectors.items() if tap), "the name of a layer")
         raise ValueError(
-            "Expected scores=, the name of the output or layer that holds the class scores, as no "
-            f"output is called 'logits': for example, scores={example!r}. Received: {name!r}, "
-            f"which returns the vectors {', '.join(described)}"
+            f"{name!r} has several outputs that could be class scores: {', '.join(described)}. "
+            f"Choose one with scores=, for example scores={example!r}."
         )
     warnings.warn(
         f"{name!r} returns {len(vectors)} vectors: the first counts as class scores. Name another "

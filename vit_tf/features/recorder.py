@@ -474,7 +474,7 @@ def input_spec(model: keras.Model) -> tuple[tuple[int | None, ...], str]:
     if getattr(model, "inputs", None):
         if len(model.inputs) != 1:
             raise ValueError(
-                f"Expected a model of one input, the images. Received: {len(model.inputs)} inputs"
+                f"Expected a model whose only input is images. Received: {len(model.inputs)} inputs"
             )
         return model.inputs[0].shape, model.inputs[0].dtype
     shape = (model.get_build_config() or {}).get("input_shape")
@@ -485,8 +485,8 @@ def input_spec(model: keras.Model) -> tuple[tuple[int | None, ...], str]:
         )
     if not all(size is None or isinstance(size, int) for size in shape):
         raise ValueError(
-            "Expected a model of one input, the images. "
-            f"Received: {model.name!r}, built for inputs of shapes {shape}"
+            f"Expected a model whose only input is images. Received: {model.name!r}, built for "
+            f"inputs of shapes {shape}"
         )
     return (None, *shape[1:]), model.input_dtype
 

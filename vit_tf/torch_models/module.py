@@ -152,21 +152,19 @@ class TorchModule:
 
 def _require_runnable(module: torch.nn.Module, name: str) -> None:
     """Raises a `ValueError` for a module without values, or with submodules compiled one by one."""
-    expected = "Expected a PyTorch module with initialized weights, whose submodules are its own. "
+
     parameters = [*module.named_parameters(), *module.named_buffers()]
     if lazy := [n for n, p in parameters if torch.nn.parameter.is_lazy(p)]:
-        raise ValueError(
-            f"{expected}Received: {name} with lazy {format_list(lazy)}; call it on images once"
-        )
+        raise ValueError(f"{name} has lazy parameters, {format_list(lazy)}: call it on images once")
     if empty := [n for n, p in parameters if p is not None and p.is_meta]:
         raise ValueError(
-            f"{expected}Received: {name} with {format_list(empty)} on the device 'meta'"
+            f"{name} has parameters without values, on the device 'meta': {format_list(empty)}"
         )
     paths = [path for path, _ in module.named_modules()]
     if compiled := [p.removesuffix("._orig_mod") for p in paths if p.endswith("._orig_mod")]:
         raise ValueError(
-            f"{expected}Received: {name} with compiled {format_list(compiled)}; compile the whole "
-            "module, or measure it before"
+            f"{name} has compiled submodules, {format_list(compiled)}: compile the whole module, "
+            "or measure it before"
         )
 
 

@@ -77,11 +77,11 @@ def test_an_error_names_the_figure_or_the_claim(changes, words):
 def test_what_exists_twice_is_an_error():
     other = replace(PLAIN, numbers="77", shows="another")
     for figures, modules, words in (
-        ([PLAIN, other], None, ("one picture called 'cka-{model}'", "Figure 77")),
+        ([PLAIN, other], None, ("Two pictures are called 'cka-{model}'", "Figure 77")),
         ([PLAIN, replace(other, numbers="1", name="a-{model}")], [{"a"}, {"b"}], ("number '1'",)),
         ([PLAIN, replace(other, claims=[made()]), replace(other, claims=[made()])], None, ()),
     ):
-        with pytest.raises(ValueError, match="Expected one") as error:
+        with pytest.raises(ValueError, match="Two ") as error:
             check_figures(figures, modules)
         assert [word for word in words if word not in str(error.value)] == []
     check_figures([PLAIN, replace(other, numbers="1", name="a-{model}")], [{"a"}, {"a", "b"}])
@@ -90,7 +90,7 @@ def test_what_exists_twice_is_an_error():
 def test_pictures_of_other_models_may_share_a_name_that_names_the_model():
     of_mixers = {"numbers": "77", "models": each("mixer", user_models="Figure 1 shows them.")}
     check_figures([PLAIN, replace(PLAIN, **of_mixers)])
-    with pytest.raises(ValueError, match="one picture called 'cka'"):
+    with pytest.raises(ValueError, match="Two pictures are called 'cka'"):
         check_figures([replace(PLAIN, name="cka"), replace(PLAIN, **of_mixers, name="cka")])
 
 
@@ -130,7 +130,7 @@ def test_a_mistake_in_what_is_measured_is_the_reason_why_a_figure_is_missing(cap
 
 def test_two_measurements_of_one_name_are_an_error():
     model = study_models()[0]
-    with pytest.raises(ValueError, match=r"one result of each name.*'cka\.vit'"):
+    with pytest.raises(ValueError, match=r"Two results are called 'cka\.vit'"):
         with_inputs([cka_of(model), with_other_taps(model)])
 
 

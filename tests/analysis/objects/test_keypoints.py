@@ -94,7 +94,7 @@ def test_the_reach_is_a_share_of_the_longer_side_of_each_pairs_box():
         shares = analysis.correct_keypoints(distances, names, reach, "box", boxes)
         assert shares["cat"] == pytest.approx(cats) and shares["ant"] == pytest.approx(ants)
     for threshold, wrong, words in (
-        ("object", boxes, "a known name .*'object'"),
+        ("object", boxes, "Unknown \\w+: 'object'"),
         ("box", None, "boxes .*threshold='box'"),
         ("image", boxes, "boxes .*threshold='box'"),
         ("box", boxes[:2], "3 boxes"),
@@ -236,17 +236,17 @@ BOX = {"target_box": [0, 0, 12, 12]}
     [
         ([], {}, "at least one pair"),
         ([{}], {"grid": TokenGrid(12, 6, 0, 1)}, "as many rows as columns"),
-        ([{}, points(3.5, 12.5)], {}, "within its image.*pair 1 with target"),
-        ([{}, points(1, 1, 2, 2)], {}, "within its image.*pair 1 with target"),
-        ([{}, points(-1, 3)], {}, "within its image.*pair 1 with target"),
-        ([{}, points(math.nan, 1)], {}, "within its image.*pair 1 with target"),
-        ([NONE], {}, "at least one, each within its image"),
+        ([{}, points(3.5, 12.5)], {}, "within their image.*pair 1 with target"),
+        ([{}, points(1, 1, 2, 2)], {}, "within their image.*pair 1 with target"),
+        ([{}, points(-1, 3)], {}, "within their image.*pair 1 with target"),
+        ([{}, points(math.nan, 1)], {}, "within their image.*pair 1 with target"),
+        ([NONE], {}, "at least one point"),
         ([BOX, {"target_box": [0, 12, 12, 12]}], {"threshold": "box"}, "not empty"),
-        ([BOX, {}], {"threshold": "box"}, "a target_box .*pair 1 without"),
-        ([BOX, {"target_box": [0, 0, 12]}], {"threshold": "box"}, "a target_box .*pair 1"),
-        ([{}], {"threshold": "boxes"}, "a known name.*'boxes'"),
-        ([{}], {"similarity": "product"}, "a known name.*'product'"),
-        ([{"target": np.full((12, 12, 8), math.nan)}], {}, "NaN in image 0"),
+        ([BOX, {}], {"threshold": "box"}, "target_box .*Pair 1 has none"),
+        ([BOX, {"target_box": [0, 0, 12]}], {"threshold": "box"}, "target_box .*Pair 1"),
+        ([{}], {"threshold": "boxes"}, "Unknown \\w+: 'boxes'"),
+        ([{}], {"similarity": "product"}, "Unknown \\w+: 'product'"),
+        ([{"target": np.full((12, 12, 8), math.nan)}], {}, "NaN .* first in image 0"),
         ([{}], {"model": lambda images: {"colour": images * math.nan}}, "finite.*colour"),
     ],
 )

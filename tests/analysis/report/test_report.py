@@ -484,8 +484,8 @@ def test_reasons_are_sentences_and_no_messages_of_errors(tmp_path, png):
     page = _write(tmp_path / "report.html", [_figure(png)], not_shown=entries)
     words = " ".join(page.text.split())
     for sentence in (
-        "It needs batches of at least 12 examples; there is one of 8.",
-        "It needs image_size, as it takes any.",
+        "It needs batches of at least 12 examples, but received one of 8.",
+        "It needs image_size, as it takes any, but received None.",
         "bit has no attention weights.",
     ):
         assert sentence in words

@@ -160,5 +160,5 @@ def test_a_keras_file_that_inflates_beyond_any_model_is_refused(tmp_path, name, 
     path = tmp_path / "model.keras"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as zipped:
         zipped.writestr(name, bytes(size))
-    with pytest.raises(ValueError, match=f"{name}' of .* bytes that declares {size}"):
+    with pytest.raises(ValueError, match=f"{name}' of .* bytes that claims to inflate to {size}"):
         vit_tf.load_model(path)

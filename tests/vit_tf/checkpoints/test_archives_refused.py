@@ -97,8 +97,8 @@ HEADERS = {
     "text": (npy_header("<U4"), "dtype"),
     "complex numbers": (npy_header("<c8"), "dtype"),
     "records": ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 3)}", "dtype"),
-    "too many numbers": (npy_header(shape="(4, 3)"), "declares 48"),
-    "too few numbers": (npy_header(shape="(3,)"), "declares 12"),
+    "too many numbers": (npy_header(shape="(4, 3)"), "needs 48"),
+    "too few numbers": (npy_header(shape="(3,)"), "needs 12"),
     "a negative axis": (npy_header(shape="(-2, 3)"), "shape"),
     "an axis of True": (npy_header(shape="(True, 6)"), "shape"),
     "a large array": (npy_header(shape="(9999999999, 9999999999)"), "any memory"),
@@ -164,7 +164,7 @@ def test_zip_bombs_are_refused_before_they_go_off(tmp_path):
     hidden = patched_sizes(path.read_bytes(), len(small), checksum=zlib.crc32(small))
     bombs = {
         "CRC": inside_out,
-        "bytes that declares 134": declared,
+        "bytes that claims to inflate to 134": declared,
         "beyond the end": stored,
         "CRC-32 for file 'x.npy'": hidden,
     }

@@ -87,7 +87,7 @@ def test_what_others_have_in_an_output_folder_stays_as_it_is(tmp_path):
     assert (out / ".partial-report.html").is_symlink()
 
     (out / "results").symlink_to(mine.parent)
-    with pytest.raises(ValueError, match=r"to be a folder. Received: a link to .*mine"):
+    with pytest.raises(ValueError, match=r"is a link to .*mine"):
         write_whole(out / "results" / "thesis.txt", lambda p: p.write_text(""), own_folders=1)
     os.mkfifo(out / "pipe")
     with pytest.raises(ValueError, match="not a file"):
@@ -95,7 +95,7 @@ def test_what_others_have_in_an_output_folder_stays_as_it_is(tmp_path):
     assert (out / "pipe").is_fifo()
 
     (out / ".lock").symlink_to(mine)
-    with pytest.raises(ValueError, match=r"\.lock' to be free.*a link"), only_process(out):
+    with pytest.raises(ValueError, match=r"\.lock' is a link"), only_process(out):
         pass
     (out / ".lock").unlink()
     for content in ("12345\n", "my notes"):
@@ -148,7 +148,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
 def test_a_lock_of_others_at_an_address_is_refused(place):
     (as_path(place) / ".lock").write_text("notes")
     with (
-        pytest.raises(ValueError, match=r"written by vit_tf. Received: another"),
+        pytest.raises(ValueError, match=r"was not written by vit_tf"),
         only_process(place),
     ):
         pass
@@ -169,7 +169,7 @@ def test_the_last_process_takes_a_folder_over(place, caplog):
         with caplog.at_level(logging.WARNING), only_process(place) as second:
             assert f"Taking over '{place}' from process" in caplog.text
             second()
-            with pytest.raises(ValueError, match=r"no other process.*has taken over; this process"):
+            with pytest.raises(ValueError, match=r"has taken over .*this process"):
                 first()
     assert not (as_path(place) / ".lock").exists()
     with caplog.at_level(logging.WARNING), only_process(place):
@@ -183,7 +183,7 @@ def test_a_run_that_was_taken_over_saves_no_more(place):
     take = checkpointing.keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: as_path(taken).write_text("7 on another")
     )
-    with pytest.raises(ValueError, match=r"Received: process 7 on another, which has taken over"):
+    with pytest.raises(ValueError, match=r"Process 7 on another has taken over"):
         vit_tf.train(model, recipe, *make_data(), place, verbose=0, callbacks=[take])
     assert list((as_path(place) / "state").glob("*")) == []
     assert as_path(taken).read_text() == "7 on another"
@@ -217,7 +217,7 @@ def test_a_run_at_an_address_is_stopped_and_resumed(place, photos, whole, capsys
     log = (as_path(place) / "log.csv").read_bytes().decode()
     assert log == (whole / "log.csv").read_bytes().decode()
     assert len(list((as_path(place) / "tensorboard" / "train").glob("*tfevents*"))) == 2
-    with pytest.raises(ValueError, match=r"\.keras file. Received: .*/none.keras', no such file"):
+    with pytest.raises(ValueError, match=r"File not found: '.*/none.keras'"):
         vit_tf.load_model(f"{place}/none.keras")
 
 

@@ -219,7 +219,7 @@ def test_what_can_be_downloaded_is(photos, monkeypatch, tmp_path):
 def test_the_folder_of_one_data_set_is_refused_as_data_dir(offline, tmp_path):
     pretend_prepared(tmp_path, "cifar10/3.0.2")
     for data_dir in (tmp_path / "cifar10" / "3.0.2", tmp_path / "cifar10"):
-        message = rf"data_dir .*Received: 'cifar10' with a folder of 'cifar10'; try '{tmp_path}'$"
+        message = rf"data_dir .*'cifar10'.*Received: 'cifar10'; try data_dir='{tmp_path}'$"
         with pytest.raises(ValueError, match=message):
             data.load("cifar10", data_dir=data_dir)
 

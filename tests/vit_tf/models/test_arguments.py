@@ -77,9 +77,9 @@ def test_either_function_opens_what_it_is_given(tmp_path, rng):
 
 
 def test_what_cannot_be_opened_is_one_line(tmp_path):
-    with pytest.raises(ValueError, match=r"vit-cls-cifar10.*no such file"):
+    with pytest.raises(ValueError, match=r"File not found.*vit-cls-cifar10"):
         vit_tf.load_model("vit-cls-cifar1")
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(ValueError, match="File not found"):
         vit_tf.load_pretrained(tmp_path / "absent.keras")
     path = tmp_path / "foreign.keras"
     keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]).save(path)
@@ -142,5 +142,5 @@ def test_wrong_arguments_are_named(model, arguments, message):
 @pytest.mark.parametrize("model", [name for name in PLAIN if name not in SUBCLASSES])
 def test_a_variant_that_is_not_known_is_named_with_near_ones(model):
     near, wrong = ("R50x1", "R50x2") if model == "BiT" else ("B/16", "B/15")
-    with pytest.raises(ValueError, match=f"Expected variant.*{near}.*Received: '{wrong}'"):
+    with pytest.raises(ValueError, match=f"Unknown variant: '{wrong}'.*{near}"):
         getattr(vit_tf, model).from_variant(wrong)

@@ -196,7 +196,7 @@ def test_a_deflated_state_is_corrupt(tmp_path):
     with pytest.raises(ValueError, match="a compressed member"):
         checkpointing._read_state(path)
     path.write_bytes(b"no archive")
-    with pytest.raises(ValueError, match="intact training state"):
+    with pytest.raises(ValueError, match=r"training state .*is corrupt"):
         checkpointing._read_state(path)
 
 
@@ -489,7 +489,7 @@ def test_loss_that_is_not_finite_ends_the_run(tmp_path):
             kernel.assign(np.nan * kernel)
 
     breaking = keras.callbacks.LambdaCallback(on_epoch_begin=break_third)
-    with pytest.raises(ValueError, match=r"finite. Received: loss=nan in epoch 3"):
+    with pytest.raises(ValueError, match=r"became nan in epoch 3"):
         run(tmp_path, recipe, model, callbacks=[breaking])
     assert newest_state(tmp_path) == "epoch-0002.npz"
     assert len(read_log(tmp_path)) == 2

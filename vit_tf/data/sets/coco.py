@@ -56,8 +56,8 @@ def load_coco(
 
     Args:
         annotations: path of the JSON file.
-        images: path of the folder of its images; a missing image is searched for in the folder of
-            its class, as in `n01440764/n01440764_10.JPEG`.
+        images: path of the folder of images. An image that it lacks is searched for in a subfolder
+            with the name of its class, as in `n01440764/n01440764_10.JPEG`.
         image_size, preprocessing: as for `load`. A pixel of the resized image belongs to an object
             if the centre of the pixel does.
         batch_size: number of examples per batch. The last batch may have fewer.
@@ -254,8 +254,8 @@ def annotated_images(
                 objects.setdefault(image, []).append((mask, label_of[category], area))
     if not objects:
         raise ValueError(
-            "Expected annotations of objects with an area that are not crowds. "
-            f"Received: none, for categories={wanted!r}"
+            f"The file has no object for categories={wanted!r}. Crowds and objects without "
+            "area do not count."
         )
     images = [image for image in content["images"] if image["id"] in objects]
     paths = _find(root, [image["file_name"] for image in images])
@@ -298,8 +298,8 @@ def _require_known(
     strangers = sorted({annotation[key] for annotation in annotations} - set(ids))
     if strangers:
         raise ValueError(
-            f"Expected each annotation's {key} to be among those of the file. "
-            f"Received: {len(strangers)} others, {format_list(strangers)}"
+            f"{len(strangers)} values of {key} in the annotations are not defined in the file: "
+            f"{format_list(strangers)}"
         )
 
 
@@ -309,8 +309,7 @@ def mask_tools() -> Any:
         from pycocotools import mask
     except ImportError as error:
         raise ValueError(
-            "Expected pycocotools to be installed, to read COCO masks: "
-            f"`pip install vit_tf[coco]`. Received: {error}"
+            f"COCO masks need pycocotools: `pip install vit_tf[coco]` ({error})"
         ) from error
     return mask
 
@@ -363,13 +362,13 @@ def _find(root: str | os.PathLike, names: Sequence[str]) -> list[str]:
     """Paths of the image files of a folder; a `ValueError` names the first few that are missing."""
     root = Path(root).expanduser()
     if not root.is_dir():
-        raise ValueError(f"Expected images to be a folder that exists. Received: {str(root)!r}")
+        raise ValueError(f"Folder of images not found: {str(root)!r}")
     places = [(root / name, root / name.partition("_")[0] / name) for name in names]
     paths = [next((str(p) for p in pair if p.is_file()), "") for pair in places]
     missing = [name for name, path in zip(names, paths, strict=True) if not path]
     if missing:
         raise ValueError(
-            f"Expected the {len(names)} annotated images in {str(root)!r}. "
-            f"Received: {len(missing)} missing, {format_list(missing)}"
+            f"{len(missing)} of {len(names)} annotated images are not in {str(root)!r}: "
+            f"{format_list(missing)}"
         )
     return paths

@@ -126,12 +126,12 @@ def _names(path: Path) -> tuple[str, ...]:
     if not path.is_file():
         list_names = sorted(file.stem for file in path.parent.glob("*.txt"))
         raise ValueError(
-            f"Expected a list of videos (there are: {format_list(list_names) or 'none'}). "
-            f"Received: {str(path)!r}"
+            f"List of videos not found: {str(path)!r}. There are: "
+            f"{format_list(list_names) or 'none'}"
         )
     names = tuple(path.read_text(encoding="utf-8").split())
     if not names:
-        raise ValueError(f"Expected a list of videos. Received: {str(path)!r}, empty")
+        raise ValueError(f"The list of videos {str(path)!r} is empty")
     return names
 
 
@@ -140,10 +140,7 @@ def _numbered(folder: Path, suffix: str) -> tuple[Path, ...]:
     candidates = folder.glob(f"*{suffix}") if folder.is_dir() else ()
     paths = tuple(sorted(path for path in candidates if path.stem.isdecimal()))
     if not paths:
-        raise ValueError(
-            f"Expected a folder of files 00000{suffix}, 00001{suffix}, ... "
-            f"Received: {str(folder)!r}"
-        )
+        raise ValueError(f"No files 00000{suffix}, 00001{suffix}, ... in {str(folder)!r}")
     return paths
 
 
@@ -155,6 +152,6 @@ def _check_complete(frames: Sequence[Path], masks: Sequence[Path]) -> None:
         if missing:
             names = format_list(f"{number:05}{paths[0].suffix}" for number in missing)
             raise ValueError(
-                "Expected every frame of a video and the mask of each. Received: "
-                f"{str(paths[0].parent)!r} without {names}"
+                f"Each frame of a video needs its mask. Missing in {str(paths[0].parent)!r}: "
+                f"{names}"
             )

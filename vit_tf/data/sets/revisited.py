@@ -105,9 +105,7 @@ def read_truth(path: str | os.PathLike) -> tuple[list[str], list[str], list[dict
             f"query. Received: {str(path)!r} ({type(error).__name__}: {error})"
         ) from error
     if not query_names or not database_names:
-        raise ValueError(
-            f"Expected queries and a database. Received: an empty list in {str(path)!r}"
-        )
+        raise ValueError(f"{str(path)!r} lists no queries or no database images")
     return query_names, database_names, truth
 
 
@@ -131,8 +129,7 @@ def _paths(folder: str | os.PathLike, names: Sequence[str]) -> list[str]:
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
         raise ValueError(
-            f"Expected {len(paths)} images. Received: {len(missing)} missing, such as "
-            f"{', '.join(missing[:5])}"
+            f"{len(missing)} of {len(paths)} images are missing, such as {', '.join(missing[:5])}"
         )
     return paths
 
