@@ -157,7 +157,7 @@ def test_what_is_missing_is_named_ahead(root):
     write_list(root, [])
     with pytest.raises(ValueError, match=r"list of videos .*is empty"):
         load_davis(root)
-    with pytest.raises(ValueError, match=r"there are: val\).*train\.txt'"):
+    with pytest.raises(ValueError, match=r"train\.txt'. There are: val"):
         load_davis(root, "train")
     with pytest.raises(ValueError, match=r"Preprocessing of 3 channels"):
         load_davis(root, preprocessing=224)
