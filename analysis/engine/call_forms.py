@@ -5,16 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.common.names import near_names
 from vit_tf.data.equal_batches import BATCH_SIZE
-from vit_tf.features.conversion import name_models
 from vit_tf.features.features import Features
 from vit_tf.torch_models import is_torch_module
 
@@ -33,7 +32,6 @@ LABEL_NAMES = ("labels", "y")
 HELD_OUT = 5  # one of so many images tests a probe, where no test images are given
 
 
-@dataclass(frozen=True)
 class CallForms:
     """The parameters of a measurement that calls may give in several forms.
 
@@ -44,22 +42,24 @@ class CallForms:
         takes_labels: whether images have labels.
     """
 
-    parameters: tuple[str, ...]
-    models: tuple[str, ...]
-    images: str
-    takes_labels: bool
-
-    @classmethod
-    def from_signature(cls, function: Callable, arguments: str) -> CallForms:
-        """The forms of a function whose first arguments are those of a `Declaration`."""
-        parameters = tuple(inspect.signature(function).parameters)
-        names = dict(zip(arguments.split(", "), parameters, strict=False))
-        models = tuple(names[place] for place in ("{model}", "{other}") if place in names)
-        takes_labels = getattr(function, "takes_labels", False)
-        return cls(parameters, models, names.get("{images}", ""), takes_labels)
+    def __init__(self, function: Callable, arguments: str) -> None:
+        """Reads a function whose first arguments are those of a `Declaration`."""
+        self._function_name, signature = function.__name__, inspect.signature(function)
+        self.key = arguments  # which represents it in keys of results
+        kinds = [parameter.kind for parameter in signature.parameters.values()]
+        self._takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+        self.parameters = tuple(signature.parameters)
+        names = dict(zip(arguments.split(", "), self.parameters, strict=False))
+        self.models = tuple(names[place] for place in ("{model}", "{other}") if place in names)
+        self.images = names.get("{images}", "")
+        self.takes_labels = getattr(function, "takes_labels", False)
 
     def rename(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Keyword arguments under the names of the parameters."""
+        """Keyword arguments under the names of the parameters.
+
+        Raises:
+            TypeError: for one that is no parameter, but nearly.
+        """
         names = dict(ARGUMENT_NAMES)
         for others, own in (
             (MODEL_NAMES, self.models[:1]),
@@ -75,59 +75,39 @@ class CallForms:
         labels = [n for n in LABEL_NAMES if n in renamed and n not in self.parameters]
         if labels and self.takes_labels and self.images in renamed:
             renamed[self.images] = (renamed[self.images], renamed.pop(labels[0]))
+        for name in renamed.keys() - {*self.parameters, "head"} if not self._takes_any else ():
+            if near := near_names(name, self.parameters):
+                hint = f"Did you mean {' or '.join(near)}?"
+                raise TypeError(f"{self._function_name}() has no argument {name!r}. {hint}")
         return renamed
 
-    def order_models(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Positional arguments in which a second model stands after the images.
+    def arrange(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Positional arguments with a second model after the images, and labels with theirs.
 
-        `cka(model, other, images)` thus is `cka(model, images, other)`.
+        `cka(model, other, images)` thus is `cka(model, images, other)`, and `f(model, x, y)` is
+        `f(model, (x, y))`. A measurement without labels does not read them. There, integers after
+        the images are left alone where they may be another argument.
         """
+        if len(args) < 3:
+            return tuple(args)
         is_usual = self.parameters[1:3] == (self.images, *self.models[1:])
-        if is_usual and len(args) >= 3 and is_models(args[1]) and not is_models(args[2]):
-            model, other, images, *rest = args
-            return (model, images, other, *rest)
-        return tuple(args)
+        if is_usual and is_models(args[1]) and not is_models(args[2]):
+            args = (args[0], args[2], args[1], *args[3:])
+        following = self.parameters[self.parameters.index(self.images) + 1 :] if self.images else ()
+        is_free = bool(self.images) and {*following[:1]} <= {"grid", "layers", *self.models}
+        arranged: list[Any] = []
+        for value in args:
+            is_pair = bool(arranged) and are_labels(value) and are_images(arranged[-1])
+            if is_pair and (self.takes_labels or (is_free and len(arranged[-1]) == len(value))):
+                arranged[-1] = (arranged[-1], value)
+            else:
+                arranged.append(value)
+        return tuple(arranged)
 
-    def pair_labels(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Positional arguments of a measurement without labels, in which labels are with images.
-
-        They are not read, and are left alone where integers may be another argument.
-        """
-        if self.takes_labels or self.images not in self.parameters:
-            return tuple(args)
-        position = self.parameters.index(self.images)
-        following = self.parameters[position + 1 : position + 2]
-        if following and following[0] not in ("grid", "layers", *self.models):
-            return tuple(args)
-        pair = args[position : position + 2]
-        is_pair = len(pair) == 2 and are_images(pair[0]) and are_labels(pair[1])
-        if is_pair and len(pair[0]) == len(pair[1]):  # a grid is two integers
-            return (*args[:position], tuple(pair), *args[position + 2 :])
-        return tuple(args)
-
-    def several_models(
-        self, args: Sequence[Any], options: Mapping[str, Any]
-    ) -> Iterator[tuple[str, tuple, dict[str, Any]]] | None:
-        """The call of each of several models: its name, positional arguments and keywords.
-
-        They are given as a list, or as a dict by name, for one of the parameters. None for a call
-        of one model.
-        """
-        for name in self.models:
-            position = self.parameters.index(name)
-            is_positional = position < len(args)
-            if not is_positional and name not in options:
-                continue
-            value = args[position] if is_positional else options[name]
-            if not _are_several(value):
-                continue
-            # The call is repeated with each model in the place of all of them.
-            named = name_models(value).items()
-            if is_positional:
-                before, after = args[:position], args[position + 1 :]
-                return ((key, (*before, model, *after), dict(options)) for key, model in named)
-            return ((key, tuple(args), {**options, name: model}) for key, model in named)
-        return None
+    def several_models(self, args: Sequence[Any], options: Mapping[str, Any]) -> str | None:
+        """The parameter for which a call has a list of models, or a dict by name; None for none."""
+        given = {**dict(zip(self.parameters, args, strict=False)), **options}
+        return next((name for name in self.models if _are_several(given.get(name))), None)
 
 
 def is_models(argument: Any) -> bool:

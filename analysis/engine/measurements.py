@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
-from vit_tf.common.arguments import argument_error
+import tensorflow as tf
 
-from .call_forms import CallForms, are_images, are_labels, select_heads
+from vit_tf.common.backend import require_tensorflow
+from vit_tf.features.conversion import name_models
+
+from .call_forms import CallForms, select_heads
 from .traces import reusable
 
 Parameters = ParamSpec("Parameters")
@@ -67,26 +70,28 @@ def measurement(
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        parameters = inspect.signature(function).parameters
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        names = [] if takes_any else list(parameters)
-        forms = CallForms.from_signature(function, arguments)
+        forms = CallForms(function, arguments)
 
         @functools.wraps(function)
         def measure(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
-            positional = forms.pair_labels(forms.order_models(args))
-            given = forms.rename(options)
+            require_tensorflow("measurements")
+            if tf.inside_function():
+                raise ValueError(
+                    "Measurements iterate over images and return arrays: call them outside of a "
+                    "tf.function."
+                )
+            positional, given = forms.arrange(args), forms.rename(options)
             heads = None if "head" in forms.parameters else given.pop("head", None)
-            if error := argument_error(function.__name__, given, names):
-                raise error
-            call: Any = function
-            models = forms.several_models(positional, given)
-            result: Any = (
-                call(*positional, **given)
-                if models is None
-                # Several models are measured one after another: one result by the name of each.
-                else {name: call(*own, **rest) for name, own, rest in models}
-            )
+            call, result = cast(Any, function), cast(Any, {})
+            several = forms.several_models(positional, given)
+            if several is None:
+                result = call(*positional, **given)
+            else:
+                # Models are measured one after another: one result by the name of each.
+                bound = inspect.signature(function).bind(*positional, **given)
+                for name, model in name_models(bound.arguments[several]).items():
+                    bound.arguments[several] = model
+                    result[name] = call(*bound.args, **bound.kwargs)
             return result if heads is None else select_heads(result, heads, function.__name__)
 
         registered = cast(Any, measure)  # the type of functions declares no attributes
@@ -114,17 +119,9 @@ def statistic_of(
 
 
 def labels_after_images(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorates a measurement so that f(model, x, y) is f(model, (x, y)), as Keras takes labels."""
+    """Marks a measurement for which f(model, x, y) is f(model, (x, y)), as Keras takes labels.
 
-    @functools.wraps(function)
-    def measure(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
-        paired: list[Any] = []
-        for value in args:
-            if paired and are_labels(value) and are_images(paired[-1]):
-                paired[-1] = (paired[-1], value)
-            else:
-                paired.append(value)
-        return cast(Any, function)(*paired, **options)
-
-    cast(Any, measure).takes_labels = True
-    return measure
+    It stands below `measurement`, which calls it in this form.
+    """
+    cast(Any, function).takes_labels = True
+    return function

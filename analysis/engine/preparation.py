@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from vit_tf.common.backend import require_tensorflow
 from vit_tf.data.any_images import (
     ImagesLike,
     as_images,
@@ -85,7 +84,6 @@ def prepare(
     """
     # Rows that hold all activations side by side take the place of the images.
     if isinstance(model, Mapping):
-        _require_eager()
         labels: Any = images
         if isinstance(labels, tuple) or (labels is not None and np.ndim(labels) != 1):
             require_model(model)  # raises for activations, with advice
@@ -160,7 +158,6 @@ def prepare_pair(
     models = [model for model in (model_x, model_y) if model is not None]
     # Activations at hand take the place of images: one row holds those of both models.
     if any(isinstance(model, Mapping) for model in models):
-        _require_eager()
         if images is not None:
             raise ValueError(
                 "Activations are measured without images: f({name: array}), or "
@@ -191,7 +188,6 @@ def read_model(
         images: images in any form; floats of one size are the images that a PyTorch module is read
             for, where it takes them.
     """
-    _require_eager()
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
         model = vit_tf.load(model)
     patterns = None if layers is None else as_selection(layers)
@@ -253,16 +249,6 @@ def score_layer(features: Features, requested: str | None = None) -> str:
     return scores.layer if scores else requested or "logits"
 
 
-def _require_eager() -> None:
-    """Raises a `ValueError` inside a `tf.function`, and on a backend other than TensorFlow."""
-    require_tensorflow("measurements")
-    if tf.inside_function():
-        raise ValueError(
-            "Measurements iterate over images and return arrays: call them outside of a "
-            "tf.function."
-        )
-
-
 def _convert_images(
     models: Sequence[Features],
     data: Mapping[str, ImagesLike | None],
@@ -316,32 +302,27 @@ def _as_batches(images: Any, keep_order: bool) -> Batches:
 
 def require_labelled(name: str, images: Any, num_classes: int | None = None) -> None:
     """Raises a `ValueError` for images without labels, or with what are no labels."""
-    if isinstance(images, tf.data.Dataset):
-        spec = images.element_spec
-        # Folders without classes, and lists of files, have labels of -1 and no names.
-        if isinstance(spec, tuple) and getattr(images, "class_names", None) != ():
-            _require_pairs(name, spec)
-            require_label_type(spec[1], num_classes, name)
-            return
-    elif isinstance(images, tuple) and len(images) > 1:
-        _require_pairs(name, images)
-        require_labels(np.asarray(images[1]), num_classes, name, count=len(images[0]))
-        return
-    raise ValueError(
-        f"{name} needs labels: pass a pair of arrays (images, labels), a tf.data.Dataset of such "
-        "pairs, or a folder with one folder of images per class. Received: images without labels"
-    )
-
-
-def _require_pairs(name: str, parts: Sequence[Any]) -> None:
-    """Raises a `ValueError` for more than images and labels, arrays or their specs."""
-    if len(parts) > 2:
+    is_dataset = isinstance(images, tf.data.Dataset)
+    parts: Any = images.element_spec if is_dataset else images
+    count = len(parts) if isinstance(parts, tuple) else 0
+    # Folders without classes, and lists of files, have labels of -1 and no names.
+    if count < 2 or getattr(images, "class_names", None) == ():
+        raise ValueError(
+            f"{name} needs labels: pass a pair of arrays (images, labels), a tf.data.Dataset of "
+            "such pairs, or a folder with one folder of images per class. Received: images without "
+            "labels"
+        )
+    if count > 2:
         others = ", ".join(f"{part.dtype} of shape {part.shape}" for part in parts[2:])
         raise ValueError(
-            f"Expected {name} to be (images, labels), or (images, labels, weights) with a "
-            f"weight for each image, which measurements ignore. Received: {len(parts)} parts, "
-            f"after images and labels {others}"
+            f"Expected {name} to be (images, labels), or (images, labels, weights) with a weight "
+            f"for each image, which measurements ignore. Received: {count} parts, after "
+            f"images and labels {others}"
         )
+    if is_dataset:
+        require_label_type(parts[1], num_classes, name)
+    else:
+        require_labels(np.asarray(parts[1]), num_classes, name, count=len(parts[0]))
 
 
 def _count_classes(features: Features, sets: Sequence[Any]) -> int:

@@ -5,9 +5,9 @@ import contextvars
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import keras
 import numpy as np
@@ -29,74 +29,6 @@ from vit_tf.features.features import DerivedFeatures, Features, Taps
 
 from .traces import MAX_COMPILED, Kept, KeptStep
 
-
-def this_worker(strategy: tf.distribute.Strategy) -> tuple[int, int]:
-    """Index of this process among those of a strategy, and their number: (0, 1) for one."""
-    resolver = strategy.cluster_resolver
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver is None:
-        return 0, 1
-    tasks = resolver.cluster_spec().as_dict()
-    places = [(kind, i) for kind in sorted(tasks) for i in range(len(tasks[kind]))]
-    return places.index((resolver.task_type, resolver.task_id)), len(places)
-
-
-def sum_over_workers(strategy: tf.distribute.Strategy, sums: Any) -> Any:
-    """The sum of a structure of float64 arrays of like shapes over all workers."""
-    return tf.nest.map_structure(
-        lambda x: np.asarray(strategy.reduce("SUM", tf.constant(x), axis=None)), sums
-    )
-
-
-def rows_of_workers(
-    strategy: tf.distribute.Strategy, rows: Sequence[Any], numbers: Sequence[int]
-) -> list[Any]:
-    """The rows of all workers in the order of the batches' `numbers`; that of -1 is left out."""
-    gathered_numbers = np.asarray(strategy.gather(tf.constant(numbers, tf.int64), axis=0))
-    order = [
-        place
-        for place in np.argsort(gathered_numbers, kind="stable")
-        if gathered_numbers[place] >= 0
-    ]
-
-    def gathered(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The rows of all batches, one array each, from those of this worker."""
-        lengths = tf.constant([len(part) for part in parts], tf.int64)
-        ends = np.cumsum(np.asarray(strategy.gather(lengths, axis=0)))
-        rows_of_all = np.asarray(strategy.gather(tf.constant(np.concatenate(parts)), axis=0))
-        pieces = np.split(rows_of_all, ends[:-1])
-        return [pieces[place] for place in order]
-
-    leaves = [gathered(parts) for parts in zip(*map(tf.nest.flatten, rows), strict=True)]
-    return [
-        tf.nest.pack_sequence_as(rows[0], [leaf[number] for leaf in leaves])
-        for number in range(len(order))
-    ]
-
-
-def results_of_replicas(strategy: tf.distribute.Strategy, result: Any) -> Iterator[Any]:
-    """Yields the structure of arrays of each replica of this worker."""
-    leaves = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(result)]
-    for values in zip(*leaves, strict=True):
-        yield tf.nest.pack_sequence_as(result, [np.asarray(value) for value in values])
-
-
-def as_tensors(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step with numbers as tensors: a strategy keeps a copy per replica of tensors only."""
-    return lambda *batch: tf.nest.map_structure(tf.convert_to_tensor, step(*batch))
-
-
-def distribute_group(strategy: tf.distribute.Strategy, group: Sequence[tuple]) -> tuple:
-    """One batch for each replica: a tuple of per-replica values from a list of tuples."""
-    leaves = zip(*map(tf.nest.flatten, group), strict=True)
-    values = [
-        strategy.experimental_distribute_values_from_function(
-            lambda context, leaf=leaf: leaf[context.replica_id_in_sync_group]
-        )
-        for leaf in leaves
-    ]
-    return tf.nest.pack_sequence_as(group[0], values)
-
-
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 # What the steps of all batches add up to, with the structure of what a step returns.
@@ -117,24 +49,6 @@ def eager_steps() -> Iterator[None]:
         yield
     finally:
         _run_eagerly.reset(token)
-
-
-@dataclass(frozen=True, eq=False)
-class LayersOfBatch:
-    """The layers of each features for one batch, computed when first asked for."""
-
-    images: tf.Tensor
-    computed: dict[int, Taps] = field(default_factory=dict)  # by the identity of the features
-
-    def __call__(self, features: Features) -> Taps:
-        key = features.identity
-        if key not in self.computed:
-            self.computed[key] = (
-                features.derive(self(features.inner))
-                if isinstance(features, DerivedFeatures)
-                else features(self.images)
-            )
-        return self.computed[key]
 
 
 @dataclass(frozen=True)
@@ -249,174 +163,189 @@ def pass_of_copies(
     }
     checked = [*map(as_features, checked), *(f for _, *own in requests.values() for f in own)]
     statistics = {name: statistic for name, (statistic, *_) in requests.items()}
-    with_labels = any(statistic.with_labels for statistic in statistics.values())
+    states = {name: s.state for name, s in statistics.items() if s.state is not None}
     only_step = next(iter(statistics.values())).step if len(statistics) == 1 else None
     # The graph of several statistics is of use in this pass only.
     kept = only_step if isinstance(only_step, KeptStep) else None
-    variables = _variables_of([*checked, *(kept.models if kept else ())], copies)
-    states = {name: s.state for name, s in statistics.items() if s.state is not None}
+    graphs = kept.graphs if kept else Kept(MAX_COMPILED)
+
+    # Batches are tuples of images, and of labels where one of the statistics takes them.
+    dataset = as_dataset(images)
+    with_labels = any(statistic.with_labels for statistic in statistics.values())
+    if not with_labels:
+        dataset = dataset.map(lambda images, *_: (images,))
+    elif not isinstance(dataset.element_spec, tuple):
+        raise ValueError(
+            f"Expected batches of (images, labels). Received elements {dataset.element_spec}"
+        )
+    spec, *label_specs = dataset.element_spec
+    for features in checked:
+        check_dtype(features.facts, spec.dtype.name)
+        spec = spec_of_images(features.facts, spec)  # with the size that the features take
+
+    # The weights that the graph takes as arguments, each once, and their values in each copy.
+    readers = [*checked, *(kept.models if kept else ())]
+    replaced = [variable for copy in copies for variable, _ in copy.weights]
+    weights = [variable for reader in readers for variable in reader.weights] + replaced
+    variables = list({id(v): v for v in weights if isinstance(v, keras.Variable)}.values())
+    values = []
+    for copy in copies:
+        own = {id(variable): other for variable, other in copy.weights}
+        values.append([tf.convert_to_tensor(own.get(id(v), v).value) for v in variables])
 
     def step(weights: Sequence[tf.Tensor], leaves: Sequence[Any], images: tf.Tensor, *labels: Any):
         """The results of a batch by request: a function of tensors alone."""
         state_of_request = tf.nest.pack_sequence_as(states, leaves)
         pairs = list(zip(variables, weights, strict=True)) if weights else []
         with keras.StatelessScope(state_mapping=pairs) if pairs else contextlib.nullcontext():
-            taps, results = LayersOfBatch(images), {}
+            computed, results = {}, {}
             for name, (statistic, *features) in requests.items():
                 state = [state_of_request[name]] if name in states else ()
                 own_labels = labels if statistic.with_labels else ()
-                results[name] = statistic.step(*state, images, *own_labels, *map(taps, features))
+                taps = [layers_of_batch(each, images, computed) for each in features]
+                results[name] = statistic.step(*state, images, *own_labels, *taps)
             return results
 
-    totals = [_Totals(requests, {**states, **copy.states}) for copy in copies]
-    weights = [_values_of(variables, copy) for copy in copies]
-    dataset = _batches_of(images, with_labels)
-    signature = _signature_of(dataset, checked)
+    # The graphs of one batch and of one batch for each replica, of an earlier call if possible.
+    totals = [_Totals(statistics, {**states, **copy.states}) for copy in copies]
     strategy = tf.distribute.get_strategy()
-    graphs = kept.graphs if kept else Kept(MAX_COMPILED)
-    leaf_specs = list(map(tf.TensorSpec.from_tensor, totals[0].leaves))
+    weight_specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+    signature = [weight_specs, [*map(tf.TensorSpec.from_tensor, totals[0].leaves)], spec]
+    signature += label_specs
     structure = repr(tf.nest.map_structure(type, states))
-    layout = tuple((v.shape, v.dtype) for v in variables)
-    key = strategy, with_labels, *requests, structure, layout
-    key = *key, *tf.nest.flatten([leaf_specs, *signature])
+    key = strategy, with_labels, *requests, structure, *tf.nest.flatten(signature)
     compute = step
     if not _run_eagerly.get():
-        weight_specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-        every_spec = [weight_specs, leaf_specs, *signature]
-        graph = tf.function(step, input_signature=every_spec, autograph=False)
+        graph = tf.function(step, input_signature=signature, autograph=False)
         compute = graphs.get(("batch", *key), graph.get_concrete_function)
-    # Replicas read the variables themselves, of which each of them has its own.
+
+    def step_of_replica(leaves: Sequence[Any], batch: tuple) -> Any:
+        # Replicas read the variables themselves, and a strategy keeps a copy of tensors only.
+        return tf.nest.map_structure(tf.convert_to_tensor, step([], leaves, *batch))
+
     every_replica = graphs.get(
         ("replicas", *key),
         lambda: tf.function(
-            lambda leaves, batches: strategy.run(as_tensors(step), ([], leaves, *batches)),
+            lambda *args: strategy.run(step_of_replica, args),
             reduce_retracing=True,
             autograph=False,
         ),
     )
 
-    def compute_copies(batch: tuple[tf.Tensor, ...]) -> list[Any]:
-        """The results of each copy, or None for one that is shown no more batches."""
-        return [
-            None
-            if copy.num_batches is not None and total.num_batches >= copy.num_batches
-            else tf.nest.map_structure(np.asarray, compute(own_weights, total.leaves, *batch))
-            for copy, own_weights, total in zip(copies, weights, totals, strict=True)
-        ]
-
-    def compute_group(group: list[tuple[tf.Tensor, ...]]) -> Iterator[list[Any]]:
-        of_group = every_replica(totals[0].leaves, distribute_group(strategy, group))
-        return ([result] for result in results_of_replicas(strategy, of_group))
-
+    # Batches are read in groups of one for each replica, of which a worker computes its own.
+    replicas, (worker, workers) = strategy.num_replicas_in_sync, this_worker(strategy)
+    own_places = slice(worker * replicas // workers, (worker + 1) * replicas // workers)
     min_batch = max((statistic.min_batch for statistic in statistics.values()), default=1)
-    groups = _groups(dataset, strategy.num_replicas_in_sync, min_batch, description)
-    for number, size, results in _results(groups, compute_copies, compute_group, checked, dataset):
-        for total, result in zip(totals, results, strict=True):
-            if result is not None:
-                total.add(number, size, result)
+    first = None
+    for start, group in _groups(dataset, replicas, min_batch, description, checked):
+        first = group[0] if first is None else first
+        if len(group) == replicas > 1 == len(copies):
+            parts = every_replica(totals[0].leaves, distribute_group(strategy, group))
+            results = list(results_of_replicas(strategy, parts))
+            for place, result in zip(range(replicas)[own_places], results, strict=True):
+                totals[0].add(start + place, group[place][0].shape[0], result)
+            continue
+        for place in range(len(group))[own_places]:
+            for copy, own_values, total in zip(copies, values, totals, strict=True):
+                if copy.num_batches is None or len(total.numbers) < copy.num_batches:
+                    result = compute(own_values, total.leaves, *group[place])
+                    total.add(start + place, group[place][0].shape[0], result)
+    if first is None:
+        raise ValueError("Expected at least one batch of images. Received: none")
+    if not totals[0].numbers:
+        for own_values, total in zip(values, totals, strict=True):
+            total.add(NOT_MINE, first[0].shape[0], compute(own_values, total.leaves, *first))
     return [total.combine_workers() for total in totals]
 
 
-def _variables_of(
-    models: Sequence[Features | keras.Model], copies: Sequence[Copy]
-) -> list[keras.Variable]:
-    """The weights of models or features, and those that copies replace, each once."""
-    weights = [variable for model in models for variable in model.weights]
-    weights += [variable for copy in copies for variable, _ in copy.weights]
-    unique = {id(v): v for v in weights if isinstance(v, keras.Variable)}
-    return list(unique.values())
-
-
-def _values_of(variables: Sequence[keras.Variable], copy: Copy) -> list[tf.Tensor]:
-    """The values of variables, or of those of a copy that take their places."""
-    replaced = {id(variable): other for variable, other in copy.weights}
-    return [tf.convert_to_tensor(replaced.get(id(v), v).value) for v in variables]
-
-
-def _signature_of(dataset: tf.data.Dataset, checked: Sequence[Features]) -> list[tf.TensorSpec]:
-    """The specs of a batch, with the sizes of images that the checked features take."""
-    images, *labels = dataset.element_spec
-    for features in checked:
-        check_dtype(features.facts, images.dtype.name)
-    for features in checked:
-        images = spec_of_images(features.facts, images)
-    return [images, *labels]
+def layers_of_batch(features: Features, images: tf.Tensor, computed: dict[int, Taps]) -> Taps:
+    """The layers of features for a batch, which are `computed` once for all that read them."""
+    key = features.identity
+    if key not in computed:
+        is_derived = isinstance(features, DerivedFeatures)
+        computed[key] = (
+            features.derive(layers_of_batch(features.inner, images, computed))
+            if is_derived
+            else features(images)
+        )
+    return computed[key]
 
 
 class _Totals:
     """What the results of the batches of a pass add up to, by request."""
 
-    def __init__(self, requests: dict[str, tuple], states: dict[str, Any]) -> None:
-        self._requests = requests
+    def __init__(self, statistics: Mapping[str, Statistic], states: dict[str, Any]) -> None:
+        self._statistics = statistics
         self._states = tf.nest.map_structure(tf.convert_to_tensor, states)
         self.leaves = tf.nest.flatten(self._states)  # which the steps of the next batch get
+        self.numbers: list[int] = []  # of the batches so far
         self._sums: Any = None  # of no batch yet
         self._rows: list[dict[str, Any]] = []
         self._merged: dict[str, Any] = {}
-        self._numbers: list[int] = []
-
-    @property
-    def num_batches(self) -> int:
-        """The number of batches so far."""
-        return len(self._numbers)
 
     def add(self, number: int, size: int, result: dict[str, Any]) -> None:
         """Adds the result of a batch, its number and size given."""
-        result = {
-            name: _without_remainder(part, size, self._requests[name][0].min_batch)
-            for name, part in result.items()
-        }
-        self._rows.append({name: part["rows"] for name, part in result.items() if "rows" in part})
-        self._merged = _merge(self._requests, self._merged, result)
-        # What is known so far becomes the state that the steps of the next batch get.
-        for name, merged in self._merged.items():
-            if update := self._requests[name][0].update:
-                state = update(merged, self._states[name])
-                self._states[name] = tf.nest.map_structure(tf.convert_to_tensor, state)
-                self.leaves = tf.nest.flatten(self._states)
-        self._numbers.append(number)
-        added = {
-            name: {key: value for key, value in part.items() if key not in ("rows", "merged")}
-            for name, part in result.items()
-        }
+        added, rows = {}, {}
+        for name, part in tf.nest.map_structure(np.asarray, result).items():
+            added[name] = {key: x for key, x in part.items() if key not in ("rows", "merged")}
+            min_batch = self._statistics[name].min_batch
+            is_small = size < min_batch
+            # A remainder that is too small counts as its size alone.
+            if is_small:
+                added[name] = tf.nest.map_structure(np.zeros_like, added[name])
+            if min_batch > 1:
+                added[name]["remainder"] = size * is_small
+            if "rows" in part:
+                kept = 0 if is_small else None
+                rows[name] = tf.nest.map_structure(lambda x, n=kept: x[:n], part["rows"])
+            if "merged" in part and not is_small:
+                self._merge(name, part["merged"])
         if number == NOT_MINE:
             added = tf.nest.map_structure(np.zeros_like, added)
+        self._rows.append(rows)
+        self.numbers.append(number)
         if self._sums is None:
             self._sums = tf.nest.map_structure(lambda x: np.array(x, np.float64), added)
         else:  # in place, as sums over all pairs of layers may be large
             tf.nest.map_structure(lambda total, x: np.add(total, x, out=total), self._sums, added)
 
+    def _merge(self, name: str, part: Any) -> None:
+        """Combines what a batch returns under `"merged"` with that of earlier batches."""
+        statistic = self._statistics[name]
+        earlier = self._merged.get(name)
+        self._merged[name] = part if earlier is None else cast(Any, statistic.merge)(earlier, part)
+        # What is known so far becomes the state that the steps of the next batch get.
+        if statistic.update:
+            state = statistic.update(self._merged[name], self._states[name])
+            self._states[name] = tf.nest.map_structure(tf.convert_to_tensor, state)
+            self.leaves = tf.nest.flatten(self._states)
+
     def combine_workers(self) -> dict[str, Any]:
         """The totals over the batches of all workers, by request."""
-        sums, rows, merged = self._sums, self._rows, self._merged
-        strategy = tf.distribute.get_strategy()
+        strategy, rows = tf.distribute.get_strategy(), self._rows
         # Sums are added, rows put in the order of the batches, and merged parts merged once more.
         if this_worker(strategy)[1] > 1:
-            sums = sum_over_workers(strategy, sums)
-            rows = rows_of_workers(strategy, rows, self._numbers)
-            of_workers = rows_of_workers(strategy, [merged], self._numbers[:1])
-            merged = {}
-            for part in of_workers:
-                of_worker = {name: {"merged": m} for name, m in part.items()}
-                merged = _merge(self._requests, merged, of_worker)
-        rows = _concatenate(rows)
-        unsummed = {"rows": rows, "merged": merged}
+            self._sums = tf.nest.map_structure(
+                lambda x: np.asarray(strategy.reduce("SUM", tf.constant(x), axis=None)), self._sums
+            )
+            rows = rows_of_workers(strategy, rows, self.numbers)
+            merged_of_workers = rows_of_workers(strategy, [self._merged], self.numbers[:1])
+            self._merged = {}
+            for name, part in (item for each in merged_of_workers for item in each.items()):
+                self._merge(name, part)
+        # The rows of all batches as one structure; those of each array are freed once it is made.
+        structure, leaves = rows[0], [tf.nest.flatten(part) for part in rows]
+        rows.clear()
+        joined = []
+        for place in range(len(leaves[0])):
+            joined.append(np.concatenate([part[place] for part in leaves]))
+            for part in leaves:
+                part[place] = None
+        unsummed = {"rows": tf.nest.pack_sequence_as(structure, joined), "merged": self._merged}
         return {
             name: total | {key: parts[name] for key, parts in unsummed.items() if name in parts}
-            for name, total in sums.items()
+            for name, total in self._sums.items()
         }
-
-
-def _concatenate(rows: list[Any]) -> Any:
-    """The rows of all batches as one structure; those of each array are freed once it is made."""
-    structure, leaves = rows[0], [tf.nest.flatten(part) for part in rows]
-    rows.clear()
-    joined = []
-    for place in range(len(leaves[0])):
-        joined.append(np.concatenate([part[place] for part in leaves]))
-        for part in leaves:
-            part[place] = None
-    return tf.nest.pack_sequence_as(structure, joined)
 
 
 def evaluate(
@@ -492,29 +421,6 @@ def mean_per_batch(totals: Totals, name: str) -> Any:
     return tf.nest.map_structure(lambda total: int(total / totals["batches"]), totals[name])
 
 
-def _without_remainder(part: Totals, size: int, min_batch: int) -> Totals:
-    """What a batch of this size adds to the totals: if it is too small, only its size."""
-    if min_batch <= 1:
-        return part
-    if size >= min_batch:
-        return part | {"remainder": 0}
-    sums = {key: values for key, values in part.items() if key not in ("rows", "merged")}
-    rows = {"rows": part["rows"]} if "rows" in part else {}
-    nothing = tf.nest.map_structure(np.zeros_like, sums)
-    return nothing | tf.nest.map_structure(lambda x: x[:0], rows) | {"remainder": size}
-
-
-def _merge(
-    requests: dict[str, tuple], merged: dict[str, Any], result: dict[str, Totals]
-) -> dict[str, Any]:
-    """The entries under `"merged"` of earlier results combined with those of another one."""
-    parts = {name: part["merged"] for name, part in result.items() if "merged" in part}
-    return {
-        name: requests[name][0].merge(merged[name], part) if name in merged else part
-        for name, part in parts.items()
-    }
-
-
 def as_dataset(data: Any) -> tf.data.Dataset:
     """`data` as a batched, finite `tf.data.Dataset`; arrays become equal batches in order."""
     if not isinstance(data, tf.data.Dataset):
@@ -544,61 +450,16 @@ def first_batch(data: Any) -> tf.Tensor:
     raise ValueError("Expected at least one batch of images. Received: none")
 
 
-def _results(
-    groups: Iterator[tuple[int, list[tuple[tf.Tensor, ...]]]],
-    compute: Callable[[tuple[tf.Tensor, ...]], list[Any]],
-    compute_group: Callable[[list[tuple[tf.Tensor, ...]]], Iterable[list[Any]]],
-    checked: Sequence[Features],
-    dataset: tf.data.Dataset,
-) -> Iterator[tuple[int, int, list[Any]]]:
-    """Yields number, size and results of all copies, as arrays, of each batch of this worker.
-
-    `compute` returns the results of one batch, `compute_group` those of one batch for each replica.
-    """
-    spec = dataset.element_spec[0]
-    is_open = None in (spec.shape[1:] if spec.shape.rank else (None,))
-    strategy = tf.distribute.get_strategy()
-    place, workers = this_worker(strategy)
-    replicas = strategy.num_replicas_in_sync
-    local = slice(place * replicas // workers, (place + 1) * replicas // workers)
-    first, taken = None, 0
-    for start, group in groups:
-        for images, *_ in group if is_open else group[:1] if first is None else ():
-            for features in checked:
-                if len(images.shape) == 4:  # of pairs and videos a step makes the images
-                    require_images_of(features.facts, images)
-        if first is None:
-            first = group[0]
-            for features in checked:
-                check_values(features.facts, first[0])
-        whole_group = len(group) == replicas > 1
-        results = compute_group(group) if whole_group else map(compute, group[local])
-        mine = enumerate(group[local], start + local.start)
-        for (number, (batch, *_)), result in zip(mine, results, strict=True):
-            taken += 1
-            yield number, batch.shape[0], result
-    if first is None:
-        raise ValueError("Expected at least one batch of images. Received: none")
-    if not taken:
-        yield NOT_MINE, first[0].shape[0], compute(first)
-
-
-def _batches_of(data: Any, with_labels: bool) -> tf.data.Dataset:
-    """Batches as tuples: of images, and of labels where they are wanted."""
-    dataset = as_dataset(data)
-    if isinstance(dataset.element_spec, tuple):
-        return dataset if with_labels else dataset.map(lambda images, *_: (images,))
-    if with_labels:
-        raise ValueError(
-            f"Expected batches of (images, labels). Received elements {dataset.element_spec}"
-        )
-    return dataset.map(lambda images: (images,))
-
-
 def _groups(
-    dataset: tf.data.Dataset, size: int, min_batch: int, description: str | None
+    dataset: tf.data.Dataset,
+    size: int,
+    min_batch: int,
+    description: str | None,
+    checked: Sequence[Features] = (),
 ) -> Iterator[tuple[int, list[tuple[tf.Tensor, ...]]]]:
     """Yields the number of a batch, and the list of it and the next ones, one for each replica."""
+    spec = dataset.element_spec[0]
+    is_open = None in (spec.shape[1:] if spec.shape.rank else (None,))
     count = dataset.cardinality().numpy()
     total = count if count >= 0 else None
     bar = tqdm(dataset, desc=description, total=total, delay=2, disable=None, leave=False)
@@ -626,9 +487,69 @@ def _groups(
                     f"Expected at least {min_batch} images in every batch but the last: use more "
                     f"images or a larger batch size. Received one of {checked_size}"
                 )
-            before = images.shape[0]
             if images.shape.rank > 2:  # not rows of activations, whose layers are checked
                 require_finite_images(images, examples)
+            for features in checked if is_open or before is None else ():
+                if images.shape.rank == 4:  # of pairs and videos a step makes the images
+                    require_images_of(features.facts, images)
+            for features in checked if before is None else ():
+                check_values(features.facts, images)
+            before = images.shape[0]
             examples += before
         yield start, group
         start += len(group)
+
+
+def this_worker(strategy: tf.distribute.Strategy) -> tuple[int, int]:
+    """Index of this process among those of a strategy, and their number: (0, 1) for one."""
+    resolver = strategy.cluster_resolver
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver is None:
+        return 0, 1
+    tasks = resolver.cluster_spec().as_dict()
+    places = [(kind, i) for kind in sorted(tasks) for i in range(len(tasks[kind]))]
+    return places.index((resolver.task_type, resolver.task_id)), len(places)
+
+
+def rows_of_workers(
+    strategy: tf.distribute.Strategy, rows: Sequence[Any], numbers: Sequence[int]
+) -> list[Any]:
+    """The rows of all workers in the order of the batches' `numbers`; that of -1 is left out."""
+    gathered_numbers = np.asarray(strategy.gather(tf.constant(numbers, tf.int64), axis=0))
+    order = [
+        place
+        for place in np.argsort(gathered_numbers, kind="stable")
+        if gathered_numbers[place] >= 0
+    ]
+
+    def gathered(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The rows of all batches, one array each, from those of this worker."""
+        lengths = tf.constant([len(part) for part in parts], tf.int64)
+        ends = np.cumsum(np.asarray(strategy.gather(lengths, axis=0)))
+        rows_of_all = np.asarray(strategy.gather(tf.constant(np.concatenate(parts)), axis=0))
+        pieces = np.split(rows_of_all, ends[:-1])
+        return [pieces[place] for place in order]
+
+    leaves = [gathered(parts) for parts in zip(*map(tf.nest.flatten, rows), strict=True)]
+    return [
+        tf.nest.pack_sequence_as(rows[0], [leaf[number] for leaf in leaves])
+        for number in range(len(order))
+    ]
+
+
+def results_of_replicas(strategy: tf.distribute.Strategy, result: Any) -> Iterator[Any]:
+    """Yields the structure of arrays of each replica of this worker."""
+    leaves = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(result)]
+    for values in zip(*leaves, strict=True):
+        yield tf.nest.pack_sequence_as(result, [np.asarray(value) for value in values])
+
+
+def distribute_group(strategy: tf.distribute.Strategy, group: Sequence[tuple]) -> tuple:
+    """One batch for each replica: a tuple of per-replica values from a list of tuples."""
+    leaves = zip(*map(tf.nest.flatten, group), strict=True)
+    values = [
+        strategy.experimental_distribute_values_from_function(
+            lambda context, leaf=leaf: leaf[context.replica_id_in_sync_group]
+        )
+        for leaf in leaves
+    ]
+    return tf.nest.pack_sequence_as(group[0], values)

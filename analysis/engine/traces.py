@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from vit_tf.features.conversion import as_features
 from vit_tf.features.keras_features import KerasFeatures
-from vit_tf.features.submodels import TapModel
 from vit_tf.features.tokens import TokenGrid
 
 Made = TypeVar("Made")
@@ -212,13 +211,18 @@ def reusable(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
                 models.append(value.model)
                 key.append(value.facts.grid)
             else:
-                key.append(_as_tuple(value))
+                key.append(tuple(value) if isinstance(value, list) else value)
 
         def made() -> Any:
             new = cast(Any, make(*given.args, **given.kwargs))
             if isinstance(new.step, KeptStep):
                 return new
-            return replace(new, step=KeptStep(new.step, models, _graphs_of(key, models)))
+            graphs, shared = Kept(MAX_COMPILED), _shared_graphs.get()
+            # Within `sharing_graphs`, those of the same step of a copy with these taps and weights.
+            if shared is not None and all(isinstance(model, keras.Model) for model in models):
+                layout = [(getattr(m, "taps", ()), weight_layout(m)) for m in models]
+                graphs = shared.setdefault((tuple(key), *layout), graphs)
+            return replace(new, step=KeptStep(new.step, models, graphs))
 
         if not models or not _is_plain(tuple(key)):
             return make(*given.args, **given.kwargs)
@@ -226,11 +230,6 @@ def reusable(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
         return keep(owner, key, made, others)
 
     return statistic
-
-
-def _as_tuple(value: Any) -> Any:
-    """A list as a tuple, as a part of a key."""
-    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
 
 
 _shared_graphs: contextvars.ContextVar[dict[Hashable, Kept] | None] = contextvars.ContextVar(
@@ -249,15 +248,6 @@ def sharing_graphs() -> Iterator[None]:
         yield
     finally:
         _shared_graphs.reset(token)
-
-
-def _graphs_of(key: Sequence[Any], models: Sequence[Any]) -> Kept:
-    """The graphs of a step: those of the same step of other models with these taps and weights."""
-    shared = _shared_graphs.get()
-    if shared is None or not all(isinstance(model, keras.Model) for model in models):
-        return Kept(MAX_COMPILED)
-    layouts = tuple((m.taps if isinstance(m, TapModel) else (), weight_layout(m)) for m in models)
-    return shared.setdefault((tuple(key), layouts), Kept(MAX_COMPILED))
 
 
 def weight_layout(model: keras.Model) -> tuple[tuple[tuple[int, ...], str], ...]:

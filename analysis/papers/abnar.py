@@ -1,11 +1,9 @@
 """Abnar and Zuidema 2020: "Quantifying Attention Flow in Transformers"."""
 
-from ..figures.figure import Figure, Paper, each
-from ..figures.measure import SharedPass, statistic
-from ..figures.models import StudyModel
 from ..heads.rollout import attention_rollout
 from ..plots.attention_plots import plot_attention_rollout
 from .chapters import LOCALITY
+from .vocabulary import Figure, Paper, SharedPass, StudyModel, each, statistic
 
 ABNAR = Paper("Abnar and Zuidema (2020)", "https://arxiv.org/abs/2005.00928", prefix="A.", rank=3)
 

@@ -9,13 +9,6 @@ import xarray as xr
 
 from vit_tf.features.features import Features
 
-from ..claims.claim import claim
-from ..engine.estimates import require_above_chance
-from ..engine.results import expect_variable
-from ..figures.data import Data, first_images, labels_of
-from ..figures.figure import Figure, Paper, group, variants, with_roles
-from ..figures.measure import DATA, Measurement, Measurements, MeasureModel, quantity, task
-from ..figures.models import StudyModel
 from ..flow.ablation import head_ablation, skip_ablation, token_ablation
 from ..flow.logit_lens import lens_accuracy, logit_lens
 from ..plots.flow_plots import (
@@ -24,42 +17,67 @@ from ..plots.flow_plots import (
     plot_skip_ablation,
     plot_token_ablation,
 )
-from ..statistics.estimates import Estimate, Units, descriptive, with_error
-from ..statistics.intervals import mean_error, rank_correlation
 from .chapters import CAUSES
+from .vocabulary import (
+    DATA,
+    Data,
+    Estimate,
+    Figure,
+    Measurement,
+    Measurements,
+    MeasureModel,
+    Paper,
+    StudyModel,
+    Units,
+    claim,
+    descriptive,
+    expect_variable,
+    first_images,
+    group,
+    labels_of,
+    mean_error,
+    quantity,
+    rank_correlation,
+    require_above_chance,
+    task,
+    variants,
+    with_error,
+    with_roles,
+)
 from .walmer.section4_attention import unit_distance_of
 
 MOST_IMAGES = 256  # of the user's models, unless the first batch alone is larger
 
 
-def _intervention(
+def intervention(
     measure: Callable[..., xr.Dataset],
     model: StudyModel,
     taps: Sequence[str],
-    detail: str | None = None,
-    name: str = "",
-    call: str = "",
+    name: str,
+    call: str = "analysis.@name@({model}, @images@)",
+    inputs: Sequence[Measurement] = (),
 ) -> Measurement:
-    """A measurement of many forward passes over the labelled test images, with interventions."""
-    name, is_users = name or measure.__name__, model.role == "model"
+    """A measurement of many forward passes over the labelled test images, with interventions.
+
+    `measure` takes the features, the images, the layer of the scores and the results of `inputs`.
+    """
+    is_users = model.role == "model"
     scores = model.require_scores()
     model.require(not is_users or model.accuracy is not None, "class scores for these images")
 
-    def make(data: Data) -> xr.Dataset:
+    def make(data: Data, *results: xr.Dataset) -> xr.Dataset:
         test = first_images(data.test, MOST_IMAGES) if is_users else data.test
-        return measure(model.select(*taps, scores), test, scores=scores)
+        return measure(model.select(*taps, scores), test, scores, *results)
 
-    detailed = f", detail={detail!r}".replace("'", '"') if detail else ""
-    call = call or f"analysis.{name}({{model}}, @images@{detailed})"
-    call = call.replace(
-        "@images@", f"first_images(images, {MOST_IMAGES})" if is_users else "images"
-    )
-    return task(name, model, make, reads="test", inputs=(DATA,), labelled=True, call=call)
+    images = f"first_images(images, {MOST_IMAGES})" if is_users else "images"
+    call = call.replace("@name@", name).replace("@images@", images)
+    every = (DATA, *inputs)
+    return task(name, model, make, reads="test", inputs=every, labelled=True, call=call)
 
 
 def head_ablation_of(model: StudyModel) -> Measurement:
     """Effect of ablating each head."""
-    return _intervention(head_ablation, model, model.layers("heads"))
+    return intervention(head_ablation, model, model.layers("heads"), "head_ablation")
 
 
 def head_effects_of(model: StudyModel) -> Measurement:
@@ -77,14 +95,14 @@ def head_effects_of(model: StudyModel) -> Measurement:
 
 def skip_ablation_of(model: StudyModel) -> Measurement:
     """Effect of removing the skips, and the branches, of each block."""
-    return _intervention(skip_ablation, model, model.layers("ablated_skips"))
+    return intervention(skip_ablation, model, model.layers("ablated_skips"), "skip_ablation")
 
 
 def token_ablation_of(model: StudyModel) -> Measurement:
     """Effect of ablating tokens at half depth."""
     model.require_grid()
-    taps = model.layers("embedding", "middle")
-    return _intervention(token_ablation, model, taps, detail="middle")
+    taps, call = model.layers("embedding", "middle"), '({model}, @images@, detail="middle")'
+    return intervention(token_ablation, model, taps, "token_ablation", f"analysis.@name@{call}")
 
 
 def lens_of(model: StudyModel) -> Measurement:
@@ -94,7 +112,7 @@ def lens_of(model: StudyModel) -> Measurement:
         return lens_accuracy(logit_lens(features, test, scores), labels_of(test))
 
     call = "analysis.lens_accuracy(analysis.logit_lens({model}, @images@), labels_of(@images@))"
-    return _intervention(measure, model, model.layers("lens"), name="lens_accuracy", call=call)
+    return intervention(measure, model, model.layers("lens"), "lens_accuracy", call)
 
 
 def over_seeds(measure: MeasureModel) -> Callable[[list[StudyModel]], Measurements | None]:

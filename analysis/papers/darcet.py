@@ -1,21 +1,32 @@
 """Darcet et al. 2024: "Vision Transformers Need Registers"."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
+import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import join_words
+from vit_tf.features.features import Features
 
-from ..claims.claim import claim
-from ..engine.results import expect_variable
-from ..figures.data import Data, first_images
-from ..figures.figure import Figure, each
-from ..figures.measure import DATA, Measurement, statistic, task
-from ..figures.models import StudyModel
 from ..flow.outliers import CLASS, POSITION, outlier_roles, outlier_tokens
 from ..plots.property_plots import plot_outlier_roles, plot_outlier_tokens
-from ..statistics.estimates import Estimate, Units, with_error
-from .causes import DARCET, MOST_IMAGES
+from .causes import DARCET, intervention
 from .chapters import CAUSES
+from .vocabulary import (
+    Estimate,
+    Figure,
+    Measurement,
+    StudyModel,
+    Units,
+    claim,
+    each,
+    expect_variable,
+    statistic,
+    with_error,
+)
 
 
 def outliers_of(model: StudyModel) -> Measurement:
@@ -27,18 +38,14 @@ def outliers_of(model: StudyModel) -> Measurement:
 def roles_of(model: StudyModel) -> Measurement:
     """What the outlier tokens encode, and the effect of replacing them."""
     model.require_grid()
-    is_users = model.role == "model"
-    scores, taps = model.require_scores(), model.layers("patching")
-    model.require(not is_users or model.accuracy is not None, "class scores for these images")
 
-    def make(data: Data, outliers: xr.Dataset) -> xr.Dataset:
-        test = first_images(data.test, MOST_IMAGES) if is_users else data.test
-        return outlier_roles(model.select(*taps, scores), test, scores, outliers=outliers)
+    def measure(
+        features: Features, test: tf.data.Dataset, scores: str, outliers: xr.Dataset
+    ) -> xr.Dataset:
+        return outlier_roles(features, test, scores, outliers=outliers)
 
-    images = f"first_images(images, {MOST_IMAGES})" if is_users else "images"
-    call = f"analysis.outlier_roles({{model}}, {images})"
-    inputs = (DATA, outliers_of(model))
-    return task("outlier_roles", model, make, reads="test", inputs=inputs, labelled=True, call=call)
+    taps, inputs = model.layers("patching"), [outliers_of(model)]
+    return intervention(measure, model, taps, "outlier_roles", inputs=inputs)
 
 
 def difference_of(roles: xr.Dataset, content: str) -> Estimate:
@@ -95,21 +102,13 @@ def outliers_hold_no_position(roles: xr.Dataset) -> Estimate:
     return difference_of(roles, POSITION)
 
 
-def nothing_to_show(results: dict[str, xr.Dataset]) -> str | None:
+def without_outliers(
+    results: dict[str, xr.Dataset], has_outliers: Callable[[xr.Dataset], Any]
+) -> str | None:
     """The sentence on models without outlier tokens, or None."""
-    if any(result["output_change"].notnull().any() for result in results.values()):
+    if any(map(has_outliers, results.values())):
         return None
-    return NO_OUTLIERS.format(join_words(results))
-
-
-NO_OUTLIERS = "No token has an outlying norm in any layer of {}."
-
-
-def no_share_to_show(results: dict[str, xr.Dataset]) -> str | None:
-    """The sentence on models without outlier tokens and the attention of prefix tokens, or None."""
-    if any(result["share"].max() > 0 for result in results.values()):
-        return None
-    return NO_OUTLIERS.format(join_words(results))
+    return f"No token has an outlying norm in any layer of {join_words(results)}."
 
 
 OUTLIERS = Figure(
@@ -128,7 +127,7 @@ OUTLIERS = Figure(
         "The panels show the share of outlier tokens, their norm relative to other tokens, and the "
         "attention that outlier, ordinary and prefix tokens receive."
     ),
-    instead=no_share_to_show,
+    instead=partial(without_outliers, has_outliers=lambda tokens: tokens["share"].max() > 0),
 )
 
 ROLES = Figure(
@@ -148,6 +147,8 @@ ROLES = Figure(
         "panel shows how much predictions diverge when outlier or ordinary tokens are replaced. "
         "Tokens are replaced in three ways: trust an effect only if all three show it."
     ),
-    instead=nothing_to_show,
+    instead=partial(
+        without_outliers, has_outliers=lambda roles: roles["output_change"].notnull().any()
+    ),
     claims=[outliers_hold_the_class, outliers_hold_no_position],
 )

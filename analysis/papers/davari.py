@@ -8,13 +8,19 @@ import xarray as xr
 
 from vit_tf.common.names import join_words
 
-from ..engine.results import Results, expect_variable
-from ..figures.figure import Figure, Paper, each
-from ..figures.measure import SharedPass, statistic
-from ..figures.models import StudyModel
 from ..plots.similarity_plots import plot_cka_sensitivity
 from ..similarity.cka_sensitivity import COMPONENT, IMAGES, PIXELS, cka_sensitivity
 from .chapters import STRUCTURE
+from .vocabulary import (
+    Figure,
+    Paper,
+    Results,
+    SharedPass,
+    StudyModel,
+    each,
+    expect_variable,
+    statistic,
+)
 
 DAVARI = Paper("Davari et al. (2022)", "https://arxiv.org/abs/2210.16156", prefix="Dv.", rank=5)
 LARGE_CHANGE = 0.1  # of CKA, in half of the pairs of layers: another reading of the map

@@ -1,11 +1,9 @@
 """Ding et al. 2021: "Grounding Representation Similarity Through Statistical Testing"."""
 
-from ..figures.figure import Figure, Paper, each
-from ..figures.measure import SharedPass, statistic
-from ..figures.models import StudyModel
 from ..plots.similarity_plots import plot_similarities
 from ..similarity.similarities import similarities
 from .chapters import STRUCTURE
+from .vocabulary import Figure, Paper, SharedPass, StudyModel, each, statistic
 
 DING = Paper("Ding et al. (2021)", "https://arxiv.org/abs/2108.01661", prefix="S.", rank=5)
 # Those that have a value for all activations of a layer, of fewer images than channels.

@@ -7,25 +7,36 @@ from typing import cast
 import numpy as np
 import xarray as xr
 
-from ..claims.claim import claim
-from ..engine.estimates import Accuracy, accuracy_gap, estimate_over_batches
-from ..engine.results import expect_array
-from ..figures.figure import Figure, Paper, each, group, variants, with_roles
-from ..figures.measure import Measurement, Measurements, task
-from ..figures.models import StudyModel
 from ..flow.embeddings import patch_filters, position_similarity
 from ..plots.flow_plots import plot_patch_filters, plot_position_similarity
 from ..plots.probe_plots import plot_accuracy_by_data
 from ..plots.similarity_plots import plot_compute
-from ..statistics.estimates import (
+from .chapters import EMBEDDINGS, SCALE
+from .vocabulary import (
+    Accuracy,
     Estimate,
+    Figure,
+    Measurement,
+    Measurements,
+    Paper,
+    StudyModel,
+    accuracy_gap,
     accuracy_of,
     between,
+    claim,
     descriptive,
+    each,
+    estimate_over_batches,
+    expect_array,
+    group,
+    lower,
+    rank_correlation,
+    task,
     transformed,
+    upper,
+    variants,
+    with_roles,
 )
-from ..statistics.intervals import lower, rank_correlation, upper
-from .chapters import EMBEDDINGS, SCALE
 
 DOSOVITSKIY = Paper(
     "Dosovitskiy et al. (2020)", "https://arxiv.org/abs/2010.11929", prefix="V.", rank=4

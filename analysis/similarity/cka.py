@@ -119,9 +119,10 @@ def unbiased(kernels: tf.Tensor, mean_square: tf.Tensor) -> tuple[tf.Tensor, tf.
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:
-    """CKA of HSIC summed over batches: array of shape (layer, layer)."""
-    norm = np.sqrt(np.diagonal(sums, axis1=-2, axis2=-1))
-    return sums / norm[..., :, None] / norm[..., None, :]
+    """CKA of HSIC summed over batches: array of shape (layer, layer); NaN at constant layers."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        norm = np.sqrt(np.diagonal(sums, axis1=-2, axis2=-1))
+        return sums / norm[..., :, None] / norm[..., None, :]
 
 
 ESTIMATOR = "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches"
@@ -216,28 +217,23 @@ def cka_statistic(
     def finish(totals: Totals) -> xr.Dataset:
         scales, layers = totals["rows"]["scales"], list(map(list, totals["layers"]))
         hsic, _ = unscaled(totals["rows"]["hsic"], scales)
-        varies, names, constant = varying_layers(hsic, scales, layers)
-        hsic = hsic[:, varies][:, :, varies]
-        place = np.cumsum(varies) - 1  # of a layer among those that vary
-        x, y = (place[positions[varies[positions]]] for positions in sides(layers))
+        x, y, names, constant = varying_layers(hsic, scales, layers)
         value, stderr = (part[np.ix_(x, y)] for part in jackknife(ratio, hsic))
-        models = features_x, features_x if features_y is None else features_y
+        models = features_x, features_y or features_x
         result = labelled_similarity(value, stderr, names, models, totals, constant_layers=constant)
+        dims = ("layer_x", "layer_y")
         if "permuted" in totals["rows"]:
-            sizes = [scales[:, positions, 0].astype(np.float64) for positions in sides(layers)]
-            permuted = np.einsum("bxy,bx,by->xy", totals["rows"]["permuted"], *sizes)
-            varying = np.ix_(*(varies[positions] for positions in sides(layers)))
+            permuted = totals["rows"]["permuted"][:, x][:, :, y - len(layers[0])]
+            sizes = [scales[:, positions, 0].astype(np.float64) for positions in (x, y)]
             norms = np.sqrt(np.diagonal(hsic.sum(axis=0)))
-            by_chance = permuted[varying] / norms[x][:, None] / norms[y]
-            dims = ("layer_x", "layer_y")
+            by_chance = np.einsum("bxy,bx,by->xy", permuted, *sizes) / norms[x][:, None] / norms[y]
             result = result.assign(permuted=variable(dims, by_chance, "CKA of permuted images"))
         if len(hsic) == 1:
             return result
         groups = np.array_split(hsic, min(len(hsic), MOST_GROUPS))
         rest = leave_one_out(ratio, np.stack([group.sum(axis=0) for group in groups]))
-        rest = rest[:, x[:, None], y]
-        dims = ("batch", "layer_x", "layer_y")
-        return result.assign(leave_one_out=variable(dims, rest, "CKA without each batch"))
+        rest = variable(("batch", *dims), rest[:, x[:, None], y], "CKA without each batch")
+        return result.assign(leave_one_out=rest)
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
@@ -320,11 +316,12 @@ def with_errors(value: np.ndarray, stderr: np.ndarray, coords: Coordinates) -> x
 
 def varying_layers(
     hsic: np.ndarray, scales: np.ndarray, layers: Sequence[Sequence[str]]
-) -> tuple[np.ndarray, dict[str, list[str]], list[str]]:
-    """Which layers (layer,) vary between examples, their names, and those of the others.
+) -> tuple[np.ndarray, np.ndarray, dict[str, list[str]], list[str]]:
+    """The layers x and y that vary between examples, and the others, of which it warns.
 
-    Several examples of a batch must differ: HSIC is blind to one. Names are those of `layers` of
-    each model, as coordinates `layer_x` and `layer_y`, and a list of the others, of which it warns.
+    Several examples of a batch must differ: HSIC is blind to one. `layers` are the names in each
+    model. Returns the positions of layers x and of layers y, their names as the coordinates
+    `layer_x` and `layer_y`, and the names of the others.
     """
     names = np.concatenate(layers)  # of both models
     own_hsic = np.diagonal(hsic, axis1=1, axis2=2)
@@ -333,8 +330,8 @@ def varying_layers(
     varies = centred.sum(axis=0) > 1e-12 * raw.sum(axis=0)
     varies &= own_hsic.sum(axis=0) > NEGLIGIBLE * (size**2).sum(axis=0)
     constant = list(dict.fromkeys(names[~varies].tolist()))
-    varying = [names[positions[varies[positions]]].tolist() for positions in sides(layers)]
-    if not all(varying):
+    x, y = (positions[varies[positions]] for positions in sides(layers))
+    if not len(x) or not len(y):
         raise ValueError(
             "Expected a layer that varies between examples, of each model. "
             f"Received constant layers: {format_list(constant)}"
@@ -344,7 +341,7 @@ def varying_layers(
             f"Layers that do not vary between examples are left out: {format_list(constant)}",
             stacklevel=3,
         )
-    return varies, dict(zip(("layer_x", "layer_y"), varying, strict=True)), constant
+    return x, y, {"layer_x": names[x].tolist(), "layer_y": names[y].tolist()}, constant
 
 
 def best_matching_layer(similarity: xr.Dataset) -> xr.Dataset:

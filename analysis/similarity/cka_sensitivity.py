@@ -18,7 +18,7 @@ from ..engine.measurements import measurement, statistic_of
 from ..engine.preparation import ImagesLike, prepare_pair
 from ..engine.results import dataset_of, model_name, provenance, variable
 from ..engine.stream import Statistic, Totals, evaluate
-from .cka import layer_gram, names_of_layers, ratio, scale_to_unit, sides, varying_layers
+from .cka import layer_gram, names_of_layers, ratio, scale_to_unit, varying_layers
 
 IMAGES, COMPONENT, PIXELS = "images", "component", "pixels"
 PARTS = (IMAGES, COMPONENT, PIXELS)
@@ -139,18 +139,12 @@ def cka_sensitivity_statistic(
         pairs = size[:, :, None] * size[:, None]
         hsic = {name: x * pairs[:, : x.shape[1], : x.shape[2]] for name, x in rows.items()}
         hsic["own_without_images"] = rows["own_without_images"] * size[:, :pixels, None] ** 2
-        varies, names, constant = varying_layers(
+        x, y, names, constant = varying_layers(
             hsic["all"][:, :pixels, :pixels], scales[:, :pixels], layers
         )
-        hsic = {
-            name: x[:, of_term][:, :, of_term]
-            for name, x in hsic.items()
-            for of_term in [np.append(varies, True) if name == "all" else varies]
-        }
-        place = np.cumsum(varies) - 1  # of a layer among those that vary
-        x, y = (place[positions[varies[positions]]] for positions in sides(layers))
-        value, stderr = jackknife(sensitivities, hsic)
-        value, stderr = (part[:, x[:, None], y] for part in (value, stderr))
+        with np.errstate(invalid="ignore", divide="ignore"):  # of layers that are left out
+            estimates = jackknife(sensitivities, hsic)
+        value, stderr = (part[:, x[:, None], y] for part in estimates)
         if not totals["batches_of_pixels"]:
             value[[3, 6, 9]] = stderr[[3, 6, 9]] = np.nan
         dims = ("layer_x", "layer_y")
@@ -163,11 +157,18 @@ def cka_sensitivity_statistic(
             "change_stderr": variable(parts, stderr[4:7], words),
             "share": variable(parts, value[7:], "share of HSIC"),
         }
-        models = features_x, features_x if features_y is None else features_y
-        facts = dict(zip(("model_x", "model_y"), map(model_name, models), strict=True))
-        facts |= {"estimator": ESTIMATOR, "fraction": fraction, "unbiased": unbiased}
-        facts |= {"remainder": int(totals["remainder"]), "constant_layers": constant}
-        facts = provenance(features_x, totals["examples"], len(size), **facts)
+        facts = provenance(
+            features_x,
+            totals["examples"],
+            len(size),
+            model_x=model_name(features_x),
+            model_y=model_name(features_y or features_x),
+            estimator=ESTIMATOR,
+            fraction=fraction,
+            unbiased=unbiased,
+            remainder=int(totals["remainder"]),
+            constant_layers=constant,
+        )
         return dataset_of(variables, facts, part=list(PARTS), **names)
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)

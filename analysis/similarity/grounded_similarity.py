@@ -277,7 +277,7 @@ def _tables_statistic(
 
     def finish(totals: Totals) -> dict[str, Any]:
         rows = totals["rows"]
-        _, _, constant = varying_layers(rows["hsic"], rows["scales"], [list(models)])
+        *_, constant = varying_layers(rows["hsic"], rows["scales"], [list(models)])
         if constant:
             raise ValueError(
                 "Expected models whose layers vary between images. "

@@ -113,7 +113,7 @@ def localization_statistic(
             kernels, scales = unbiased_kernels(tf.transpose(measured_tokens, (1, 0, 2)))
             # The kernels are scaled to size 1, so that float32 can hold their HSIC.
             unit_hsic = tf.cast(pairwise_hsic(kernels, patch_kernels), tf.float64)
-            hsic[tap] = unit_hsic * _size(scales)[:, None] * _size(patch_scales)
+            hsic[tap] = unit_hsic * scales[:, :1] * patch_scales[:, 0]
             token_terms[tap] = _self_terms(kernels, scales)
         patch_terms = _self_terms(patch_kernels, patch_scales)
         ends = [list(taps)[place] for place in (0, -1)]
@@ -260,14 +260,9 @@ def _self_terms(kernels: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
     """
     n = tf.cast(tf.shape(kernels)[-1], tf.float64)
     hsic = tf.cast(tf.reduce_sum(kernels**2, axis=(-2, -1)), tf.float64)
-    squares = tf.cast(scales[:, 1:], tf.float64)
-    hsic_and_bound = tf.stack([hsic * _size(scales) ** 2, squares[:, 0] ** 2], axis=-1)
-    return tf.concat([hsic_and_bound / (n * (n - 3.0)), squares], axis=-1)
-
-
-def _size(scales: tf.Tensor) -> tf.Tensor:
-    """The sizes of kernels, from the scales of `unbiased_kernels`: float64 of shape (item,)."""
-    return tf.cast(scales[:, 0], tf.float64)
+    size, centred, raw = tf.unstack(scales, axis=-1)
+    pairs = n * (n - 3.0)
+    return tf.stack([hsic * size**2 / pairs, centred**2 / pairs, centred, raw], axis=-1)
 
 
 def _ratio(totals: Totals, tokens: Sequence[int]) -> tuple[np.ndarray, int]:

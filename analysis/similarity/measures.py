@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial, wraps
+from functools import cache, cached_property, partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -194,20 +194,6 @@ class Places:
         )
 
 
-def made_once(make: Callable[..., Measure]) -> Callable[..., Measure]:
-    """Decorates a function that makes a `Measure`, so that equal arguments give the same object.
-
-    A graph that was traced for this object can then be reused.
-    """
-    cached = cache(make)
-
-    @wraps(make)
-    def measure(*args: Any, **options: Any) -> Measure:
-        return cached(*args, **options)
-
-    return measure
-
-
 def hsic_measure(
     name: str, hsic: Callable[[Layers], tf.Tensor], invariant: str, **options: Any
 ) -> Measure:
@@ -268,7 +254,7 @@ def linear_cka() -> Measure:
     return hsic_measure("cka", lambda layers: layers.hsic, ROTATIONS)
 
 
-@made_once
+@cache
 def rbf_cka(bandwidth: float = 0.5) -> Measure:
     """CKA of Gaussian kernels, which weight near neighbours more than distant ones.
 
@@ -316,7 +302,7 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
     return hsic_measure("rbf_cka", hsic, ROTATIONS, settings={"bandwidth": float(bandwidth)})
 
 
-@made_once
+@cache
 def token_cka() -> Measure:
     """CKA between tokens at the same position in two layers.
 
@@ -384,7 +370,7 @@ LINEAR = "invertible linear maps and translation"
 UNKNOWN = "layers with too many directions together for so few images"
 
 
-@made_once
+@cache
 def svcca(variance: float = 0.99) -> Measure:
     """Mean canonical correlation of the directions of largest variance.
 
@@ -428,7 +414,7 @@ def svcca(variance: float = 0.99) -> Measure:
     return _mean_correlation("svcca", variance, ROTATIONS, {"variance": float(variance)})
 
 
-@made_once
+@cache
 def cca() -> Measure:
     """Mean canonical correlation of all directions.
 
@@ -459,7 +445,7 @@ def cca() -> Measure:
     return _mean_correlation("cca", 1.0, LINEAR, {})
 
 
-@made_once
+@cache
 def pwcca() -> Measure:
     """Mean canonical correlation, weighted by how much each direction explains of the first layer.
 
@@ -580,7 +566,7 @@ ROUNDING = 1e-13
 CORRELATIONS = ("pearson", "spearman")
 
 
-@made_once
+@cache
 def procrustes() -> Measure:
     """Similarity after the best rotation: 1 minus the Procrustes angle.
 
@@ -628,7 +614,7 @@ def procrustes() -> Measure:
     return pair_measure("procrustes", stacks, value, ROTATIONS)
 
 
-@made_once
+@cache
 def rsa(correlation: str = "pearson") -> Measure:
     """Representational similarity: the correlation of the distances between images.
 
@@ -682,7 +668,7 @@ def _ranks(layers: Layers) -> tf.Tensor:
     return tf.cast(tf.add_n(sides) - 1, tf.float64) / 2.0
 
 
-@made_once
+@cache
 def mutual_knn(k: int = 10) -> Measure:
     """Share of the k nearest neighbours of an image that two layers have in common, on average.
 
@@ -731,7 +717,7 @@ def mutual_knn(k: int = 10) -> Measure:
     return matrix_measure("mutual_knn", matrix, invariant, settings={"k": int(k)}, min_batch=k + 2)
 
 
-@made_once
+@cache
 def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
     """Fraction of the held-out variance of `layer_y` explained by ridge regression on `layer_x`.
 

@@ -167,7 +167,7 @@ def similarities_statistic(
 
     def finish(totals: Totals) -> xr.Dataset:
         rows, layers = totals["rows"], list(map(list, totals["layers"]))
-        varies, varying, constant = varying_layers(rows["hsic"], rows["scales"], layers)
+        x, y, varying, constant = varying_layers(rows["hsic"], rows["scales"], layers)
 
         def values(sums: dict[str, Any]) -> np.ndarray:
             every = places_of(layers)
@@ -176,8 +176,8 @@ def similarities_statistic(
         sums = tf.nest.map_structure(lambda x: x.astype(np.float64), rows["measures"])
         with np.errstate(invalid="ignore", divide="ignore"):  # of layers that are left out
             estimates = jackknife(values, sums)
-        x, y = (varies[side] for side in sides(layers))
-        value, stderr = (part[:, x][:, :, y] for part in estimates)
+        first_y = sides(layers)[1][0]
+        value, stderr = (part[:, x][:, :, y - first_y] for part in estimates)
         coords = {"measure": names} | varying
         # Warns of measures that are undefined for some pairs of layers.
         for measure, unknown in zip(selected, np.isnan(value), strict=True):
@@ -196,20 +196,23 @@ def similarities_statistic(
             "invariant": ("measure", [measure.invariant for measure in selected]),
         }
         # What the values depend on: models, estimator, and the settings of each measure.
-        facts: dict[str, Any] = {
-            "model_x": model_name(models[0]),
-            "model_y": model_name(models[-1]),
-            "estimator": "of the images of each batch; jackknife over batches",
-            "units": "1",
-        }
-        facts["settings"] = [
-            f"{measure.name}: {name}={value:g}"
-            for measure in selected
-            for name, value in measure.settings.items()
-        ]
-        facts |= {"remainder": int(totals["remainder"]), "constant_layers": constant}
-        facts["tokens"] = tokens or "flattened"
-        facts = provenance(models[0], totals["examples"], len(rows["hsic"]), **facts)
+        facts = provenance(
+            models[0],
+            totals["examples"],
+            len(rows["hsic"]),
+            model_x=model_name(models[0]),
+            model_y=model_name(models[-1]),
+            estimator="of the images of each batch; jackknife over batches",
+            units="1",
+            settings=[
+                f"{measure.name}: {name}={value:g}"
+                for measure in selected
+                for name, value in measure.settings.items()
+            ],
+            remainder=int(totals["remainder"]),
+            constant_layers=constant,
+            tokens=tokens or "flattened",
+        )
         return ResultDataset(variables, coords, facts)
 
     least = max(LEAST_EXAMPLES, *(measure.min_batch for measure in selected))

@@ -59,7 +59,7 @@ def test_the_time_left_is_that_of_the_batches_left(lines, monkeypatch):
     now = iter([0, 0, 50, 53, 56])  # the first batch takes 50 s, the others 3 s each
     monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=lambda: next(now)))
     images = tf.data.Dataset.from_tensor_slices(np.zeros((12, 2), "float32")).batch(2)
-    groups = stream._groups(images, 1, 1, "sums")
+    groups = stream._groups(images.map(lambda x: (x,)), 1, 1, "sums")
     for _ in range(4):
         next(groups)
     assert lines()[-1] == "sums: 3 of 6 batches, about 00:09 left"

@@ -7,18 +7,29 @@ import xarray as xr
 
 from vit_tf.features.structure import block_outputs
 
-from ...claims.claim import claim
-from ...engine.estimates import estimate_from_cka
-from ...engine.results import expect_variable, layer_names
-from ...figures.figure import Figure, Overview, each, pairs
-from ...figures.measure import SharedPass, quantity, statistic
-from ...figures.models import StudyModel
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_layer_match_accuracy
 from ...similarity.cka import cka, layer_match_accuracy
-from ...statistics.estimates import Estimate, between, minus
-from ...statistics.intervals import lower, upper
 from ..chapters import STRUCTURE
+from ..vocabulary import (
+    Estimate,
+    Figure,
+    Overview,
+    SharedPass,
+    StudyModel,
+    between,
+    claim,
+    each,
+    estimate_from_cka,
+    expect_variable,
+    layer_names,
+    lower,
+    minus,
+    pairs,
+    quantity,
+    statistic,
+    upper,
+)
 from . import RAGHU
 
 

@@ -7,13 +7,6 @@ import xarray as xr
 
 from vit_tf.features.structure import has_tap_grammar
 
-from ...claims.claim import claim
-from ...engine.estimates import estimate_over_batches
-from ...engine.results import Results, expect_array, expect_variable, layer_names
-from ...figures.data import COPY_BATCHES, Data
-from ...figures.figure import Figure, Overview, each, pairs, together
-from ...figures.measure import DATA, Measurement, SharedPass, quantity, statistic, task
-from ...figures.models import StudyModel
 from ...flow.receptive_field import receptive_field, select_fields
 from ...heads.attention_distance import attention_distance
 from ...plots.attention_plots import plot_attention_distance
@@ -21,9 +14,36 @@ from ...plots.flow_plots import plot_receptive_field
 from ...plots.interactive import distance_lines
 from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_similarity
-from ...statistics.estimates import Estimate, between, descriptive, minus
-from ...statistics.intervals import lower, rank_correlation, upper
 from ..chapters import LOCALITY
+from ..vocabulary import (
+    COPY_BATCHES,
+    DATA,
+    Data,
+    Estimate,
+    Figure,
+    Measurement,
+    Overview,
+    Results,
+    SharedPass,
+    StudyModel,
+    between,
+    claim,
+    descriptive,
+    each,
+    estimate_over_batches,
+    expect_array,
+    expect_variable,
+    layer_names,
+    lower,
+    minus,
+    pairs,
+    quantity,
+    rank_correlation,
+    statistic,
+    task,
+    together,
+    upper,
+)
 from . import RAGHU
 
 

@@ -6,23 +6,34 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from ...claims.claim import claim
-from ...engine.estimates import (
-    Accuracy,
-    accuracy_gap,
-    estimate_from_cka,
-    estimate_over_batches,
-)
-from ...engine.results import expect_variable, layer_names
-from ...figures.figure import Figure, each, group, together, variants, with_roles
-from ...figures.measure import Measurements, SharedPass, quantity, statistic
-from ...figures.models import StudyModel
 from ...flow.skips import skip_ratio
 from ...plots.flow_plots import plot_skip_ratio, plot_skip_ratio_lines
 from ...plots.similarity_plots import plot_cka
-from ...statistics.estimates import Estimate, between
-from ...statistics.intervals import lower, upper
 from ..chapters import SKIPS
+from ..vocabulary import (
+    Accuracy,
+    Estimate,
+    Figure,
+    Measurements,
+    SharedPass,
+    StudyModel,
+    accuracy_gap,
+    between,
+    claim,
+    each,
+    estimate_from_cka,
+    estimate_over_batches,
+    expect_variable,
+    group,
+    layer_names,
+    lower,
+    quantity,
+    statistic,
+    together,
+    upper,
+    variants,
+    with_roles,
+)
 from . import RAGHU
 from .section4_structure import cka_of, expect_cka
 

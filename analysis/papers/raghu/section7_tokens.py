@@ -8,37 +8,45 @@ import xarray as xr
 
 from vit_tf.features.features import Features
 
-from ...claims.claim import claim
 from ...engine.matching import match_maps
-from ...engine.results import Results, expect_array, layer_names, unpack_correct
-from ...engine.stream import Statistic
-from ...figures.data import Data
-from ...figures.figure import Figure, Overview, each, group, split, together, variants, with_roles
-from ...figures.measure import (
-    DATA,
-    Measurement,
-    Measurements,
-    SharedPass,
-    quantity,
-    statistic,
-    task,
-)
-from ...figures.models import StudyModel
 from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...plots.similarity_plots import plot_localization, plot_localization_by_layer
 from ...probes.ridge import L2, Probe, ridge_probe, score_statistic, select_l2
 from ...similarity.localization import localization, own_contrast
-from ...statistics.estimates import (
+from ..chapters import LOCALIZATION, PROBES
+from ..vocabulary import (
+    DATA,
+    Data,
     Estimate,
+    Figure,
+    Measurement,
+    Measurements,
+    Overview,
+    Results,
+    SharedPass,
+    Statistic,
+    StudyModel,
     accuracy_of,
     between,
+    claim,
     descriptive,
+    each,
+    expect_array,
+    group,
     jackknife_over,
+    layer_names,
+    lower,
     minus,
+    quantity,
     share_of,
+    split,
+    statistic,
+    task,
+    together,
+    unpack_correct,
+    variants,
+    with_roles,
 )
-from ...statistics.intervals import lower
-from ..chapters import LOCALIZATION, PROBES
 from . import RAGHU
 
 

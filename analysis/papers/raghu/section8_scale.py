@@ -8,16 +8,29 @@ from typing import cast
 import numpy as np
 import xarray as xr
 
-from ...claims.claim import claim
-from ...engine.estimates import estimate_from_cka
-from ...figures.figure import Figure, group, variants, with_roles
-from ...figures.measure import Measurement, Measurements, SharedPass, statistic, task
-from ...figures.models import NotApplicable, StudyModel
 from ...plots.similarity_plots import plot_best_matching_layer, plot_data_scale
 from ...similarity.cka import best_matching_layer, cka
-from ...statistics.estimates import Estimate, between, minus
-from ...statistics.intervals import lower, upper
 from ..chapters import SCALE
+from ..vocabulary import (
+    Estimate,
+    Figure,
+    Measurement,
+    Measurements,
+    NotApplicable,
+    SharedPass,
+    StudyModel,
+    between,
+    claim,
+    estimate_from_cka,
+    group,
+    lower,
+    minus,
+    statistic,
+    task,
+    upper,
+    variants,
+    with_roles,
+)
 from ..walmer.section5_clusters import blocks_of
 from . import RAGHU
 from .section4_structure import expect_cka

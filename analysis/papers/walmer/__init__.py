@@ -5,6 +5,6 @@ test are claims; docs/papers-on-released-weights.md lists those that need releas
 paper's models have 12 layers; for other depths, layers at the same relative depth are used.
 """
 
-from ...figures.figure import Paper
+from ..vocabulary import Paper
 
 WALMER = Paper("Walmer et al. (2023)", "https://arxiv.org/abs/2212.03862", prefix="W.", rank=2)

@@ -5,21 +5,32 @@ import xarray as xr
 
 from vit_tf.features.features import Features
 
-from ...claims.claim import claim
-from ...engine.estimates import estimate_from_cka
-from ...engine.results import Results, layer_names
-from ...engine.stream import Statistic
-from ...figures.figure import Figure, each, group
-from ...figures.measure import Measurement, SharedPass, statistic, task
-from ...figures.models import NotApplicable, StudyModel
-from ...figures.supervision import EXPLICIT
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_last_layer_cka
 from ...similarity.cka import last_layer_cka, residual_cka
-from ...statistics.estimates import Estimate, minus
-from ...statistics.intervals import lower, upper
 from ..chapters import SKIPS, STRUCTURE
 from ..raghu.section4_structure import cka_of, expect_cka
+from ..vocabulary import (
+    EXPLICIT,
+    Estimate,
+    Figure,
+    Measurement,
+    NotApplicable,
+    Results,
+    SharedPass,
+    Statistic,
+    StudyModel,
+    claim,
+    each,
+    estimate_from_cka,
+    group,
+    layer_names,
+    lower,
+    minus,
+    statistic,
+    task,
+    upper,
+)
 from . import WALMER
 from .section5_clusters import ALL
 

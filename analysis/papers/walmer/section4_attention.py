@@ -11,14 +11,6 @@ import xarray as xr
 
 from vit_tf.features.features import Features, Taps
 
-from ...claims.claim import Claim, claim
-from ...engine.estimates import estimate_over_batches
-from ...engine.results import Results, expect_array, expect_variable
-from ...engine.stream import Statistic
-from ...figures.figure import Figure, each, together
-from ...figures.measure import Measurement, Measurements, SharedPass, statistic, task
-from ...figures.models import StudyModel
-from ...figures.supervision import EXPLICIT
 from ...heads.attention_patterns import attention_patterns
 from ...heads.mean_attention import (
     aligned_attention,
@@ -40,10 +32,33 @@ from ...plots.attention_plots import (
     plot_head_classes,
     plot_mean_distance,
 )
-from ...statistics.estimates import Estimate, between, descriptive, jackknife_over
-from ...statistics.intervals import lower, upper
 from ..chapters import LOCALITY, OBJECTS
 from ..raghu.section5_locality import LOCAL, attention_distance_of, local_and_global
+from ..vocabulary import (
+    EXPLICIT,
+    Claim,
+    Estimate,
+    Figure,
+    Measurement,
+    Measurements,
+    Results,
+    SharedPass,
+    Statistic,
+    StudyModel,
+    between,
+    claim,
+    descriptive,
+    each,
+    estimate_over_batches,
+    expect_array,
+    expect_variable,
+    jackknife_over,
+    lower,
+    statistic,
+    task,
+    together,
+    upper,
+)
 from . import WALMER
 
 

@@ -13,29 +13,41 @@ from vit_tf.features.features import Features
 from vit_tf.features.noise import gaussian_like
 from vit_tf.features.tokens import TokenGrid
 
-from ...claims.claim import Claim, claim
-from ...engine.pooling import Pooled, pooled_statistic
-from ...engine.results import KEPT, POOLED, Results, expect_variable, layer_names
-from ...engine.stream import Statistic
-from ...figures.data import Data
-from ...figures.figure import Figure, together
-from ...figures.measure import Measurement, SharedPass, statistic, task
-from ...figures.models import BASELINES, StudyModel
-from ...figures.supervision import EXPLICIT
 from ...plots.probe_plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_clustering
 from ...similarity.localization import input_patches
-from ...statistics.estimates import (
+from ..chapters import CLASSES, OBJECTS
+from ..vocabulary import (
+    BASELINES,
+    EXPLICIT,
+    KEPT,
+    POOLED,
+    Claim,
+    Data,
     Estimate,
+    Figure,
+    Measurement,
     Method,
+    Pooled,
+    Results,
+    SharedPass,
+    Statistic,
+    StudyModel,
     accuracy_of,
     between,
+    claim,
     descriptive,
+    expect_variable,
+    layer_names,
+    lower,
     minus,
+    pooled_statistic,
+    statistic,
+    task,
+    together,
+    upper,
     with_limits,
 )
-from ...statistics.intervals import lower, upper
-from ..chapters import CLASSES, OBJECTS
 from . import WALMER
 
 ResultT = TypeVar("ResultT", xr.DataArray, xr.Dataset)
@@ -102,17 +114,7 @@ def spatial_clustering_of(model: StudyModel) -> Measurement | None:
     return clustering_of(model, "spatial") if model.has_cls else None
 
 
-def objects_of(model: StudyModel) -> Measurement:
-    """Agreement of clusters of objects with their classes."""
-    return _masked_clusters_of(model, "objects")
-
-
-def parts_of(model: StudyModel) -> Measurement:
-    """Agreement of clusters of parts of objects with their names."""
-    return _masked_clusters_of(model, "parts")
-
-
-def _masked_clusters_of(model: StudyModel, reads: str) -> Measurement:
+def masked_clusters_of(model: StudyModel, reads: str) -> Measurement:
     """Agreement with the labels of clusters of objects or parts, by features and by pixels."""
     taps = model.layers("tokens", "blocks")
     pixels = pixels_of(model, "spatial", reads, object_clustering.statistic)
@@ -416,7 +418,7 @@ FIGURE_8_OBJECTS = Figure(
     chapter=OBJECTS,
     shows="cluster purity of objects",
     models=together(*ALL, baselines=BASELINES),
-    measure=objects_of,
+    measure=partial(masked_clusters_of, reads="objects"),
     results="objects",
     draw=plot_clustering,
     name="clusters-objects",
@@ -433,7 +435,7 @@ FIGURE_8_OBJECTS = Figure(
 FIGURE_8_PARTS = FIGURE_8_OBJECTS.variant(
     numbers="8 27",
     shows="cluster purity of parts of objects",
-    measure=parts_of,
+    measure=partial(masked_clusters_of, reads="parts"),
     results="parts",
     name="clusters-parts",
     call='analysis.object_clustering({model}, parts, detail="blocks")',

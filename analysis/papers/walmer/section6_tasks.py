@@ -1,27 +1,12 @@
 """Walmer et al. 2023, section 6 and table 6: neighbours, probes, retrieval, videos, keypoints."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
 import numpy as np
 import xarray as xr
 
-from ...claims.claim import Claim, claim
-from ...engine.pooling import Pooled
-from ...engine.results import Results, expect_array, expect_variable, layer_names, unpack_correct
-from ...figures.data import Data
-from ...figures.figure import Figure, together
-from ...figures.measure import (
-    DATA,
-    Measurement,
-    MeasureModel,
-    SharedPass,
-    quantity,
-    statistic,
-    task,
-)
-from ...figures.models import BASELINES, StudyModel
 from ...objects.keypoints import keypoint_correspondence
 from ...objects.propagation import label_propagation
 from ...plots.probe_plots import (
@@ -35,16 +20,36 @@ from ...plots.probe_plots import (
 from ...probes.knn import knn_accuracy
 from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval
-from ...statistics.estimates import (
+from ..chapters import CLASSES, PROBES, TASKS
+from ..vocabulary import (
+    BASELINES,
+    DATA,
+    Claim,
+    Data,
     Estimate,
+    Figure,
+    Measurement,
+    MeasureModel,
+    Pooled,
+    Results,
+    SharedPass,
+    StudyModel,
     accuracy_of,
     between,
+    claim,
     descriptive,
+    expect_array,
+    expect_variable,
+    layer_names,
     mean_over,
     minus,
+    quantity,
     share_of,
+    statistic,
+    task,
+    together,
+    unpack_correct,
 )
-from ..chapters import CLASSES, PROBES, TASKS
 from . import WALMER
 from .section5_clusters import (
     ALL,
@@ -118,7 +123,7 @@ def knn_last_best(neighbours: xr.DataArray) -> Estimate:
         gap = accuracy.values[-1] - accuracy.values[:-1].max()
         return descriptive(gap, "An interval needs which images are classified correctly")
     *others, last = unpack_correct(accuracy["correct"], int(neighbours.attrs["examples"]))
-    return minus(share_of(last), share_of(best_of_layers(others)))
+    return minus(share_of(last), share_of(score_best_layer(np.array(others))))
 
 
 @claim(
@@ -158,14 +163,13 @@ def masked_spatial_better_than_cls(probes: xr.DataArray) -> Estimate:
     return minus(*(accuracy_of(value, probes.attrs["examples"]) for value in values))
 
 
-def best_of_layers(correct: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Whether the best layer of (layer, example) is right, chosen on the other half of examples."""
-    correct = np.asarray(correct)
-    is_right = np.empty(correct.shape[1], bool)
+def score_best_layer(scores: np.ndarray) -> np.ndarray:
+    """Scores (unit,) of the best layer of (layer, unit), which is chosen on every other unit."""
+    held_out = np.empty_like(scores[0])
     for start in (0, 1):
-        best = correct[:, start::2].mean(axis=1).argmax()
-        is_right[1 - start :: 2] = correct[best, 1 - start :: 2]
-    return is_right
+        best = scores[:, start::2].mean(axis=1).argmax()
+        held_out[1 - start :: 2] = scores[best, 1 - start :: 2]
+    return held_out
 
 
 def top_one(neighbours: xr.DataArray) -> xr.DataArray:
@@ -276,14 +280,12 @@ def _task_on_square_grid(
     return task(analysis, model, make, reads=reads, inputs=(DATA,))
 
 
-def propagation_of(model: StudyModel) -> Measurement:
-    """Propagation of masks through videos."""
-    return _task_on_square_grid(model, "propagation", label_propagation, "videos")
-
-
-def keypoints_of(model: StudyModel) -> Measurement:
-    """Keypoint correspondence between images of a category."""
-    return _task_on_square_grid(model, "keypoints", keypoint_correspondence, "pairs")
+propagation_of = partial(
+    _task_on_square_grid, analysis="propagation", measure=label_propagation, reads="videos"
+)
+keypoints_of = partial(
+    _task_on_square_grid, analysis="keypoints", measure=keypoint_correspondence, reads="pairs"
+)
 
 
 def _above_chance(task: xr.Dataset, untrained: xr.Dataset) -> Estimate:
@@ -444,13 +446,8 @@ def _better_group(
     """Score (unit, layer) of the best of some layers minus of others, chosen on other units."""
     if len(scores) < 2 or not len(first_layers) or not len(other_layers):
         raise ValueError(f"Expected two {over} and two layers. Received: shape {scores.shape}")
-    gains = np.empty(len(scores))
-    for start in (0, 1):
-        means = scores[start::2].mean(axis=0)
-        first, second = (group[means[group].argmax()] for group in (first_layers, other_layers))
-        rest = scores[1 - start :: 2]
-        gains[1 - start :: 2] = rest[:, first] - rest[:, second]
-    return mean_over(gains, over)
+    first, other = (score_best_layer(scores.T[layers]) for layers in (first_layers, other_layers))
+    return mean_over(first - other, over)
 
 
 FIGURE_10_VIDEOS = Figure(
@@ -539,12 +536,8 @@ def best_of_scores(scores: xr.DataArray, over: str) -> xr.Dataset:
     values = scores.transpose("layer", "unit").values
     if min(values.shape) < 2:
         raise ValueError(f"Expected two {over} and two layers. Received: shape {values.shape}")
-    held_out = np.empty(values.shape[1], values.dtype)
-    for start in (0, 1):
-        best = values[:, start::2].mean(axis=1).argmax()
-        held_out[1 - start :: 2] = values[best, 1 - start :: 2]
-    is_truth = values.dtype == bool
-    measured = share_of(held_out) if is_truth else mean_over(held_out, over)
+    held_out = score_best_layer(values)
+    measured = share_of(held_out) if values.dtype == bool else mean_over(held_out, over)
     number = int(values.mean(axis=1).argmax())
     low, high = measured.interval or (np.nan, np.nan)
     data = {"best_score": measured.value, "low": low, "high": high}

@@ -13,7 +13,7 @@ from vit_tf.analysis.figures.models import LoadedModel, baselines_of, prepare_mo
 from vit_tf.analysis.papers.walmer.section5_clusters import (
     _over_untrained,
     clustering_of,
-    objects_of,
+    masked_clusters_of,
 )
 from vit_tf.analysis.similarity.localization import input_patches
 from vit_tf.features.conversion import facts_of
@@ -36,7 +36,7 @@ def measured(tmp_path_factory):
     vit = vit_tf.ViT((SIDE, SIDE, 3), 4, 2, 2, 8, 8, CLASSES)
     loaded = LoadedModel("ViT", vit, facts_of(vit).expected_images)
     (model, *_), _, _ = prepare_models([loaded], data, folder, copies=1)
-    wanted = [clustering_of(model), objects_of(model)]
+    wanted = [clustering_of(model), masked_clusters_of(model, "objects")]
     results, problems = measure_all(wanted, data, folder / "results")
     assert not problems
     return images, labels, results, model

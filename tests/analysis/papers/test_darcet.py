@@ -66,8 +66,8 @@ def test_figures_are_measured_drawn_and_evaluated(tmp_path):
     assert not problems
     outliers, found = (results[m.name] for m in measurements)
     assert darcet.outliers_hold_the_class(found).value > 0.3
-    assert darcet.nothing_to_show({"ViT": found}) is None
+    assert darcet.ROLES.instead({"ViT": found}) is None
     without = found.where(found["output_change"] > np.inf)
-    assert "in any layer of ViT" in darcet.nothing_to_show({"ViT": without})
+    assert "in any layer of ViT" in darcet.ROLES.instead({"ViT": without})
     for figure, result in ((darcet.OUTLIERS, outliers), (darcet.ROLES, found)):
         assert figure.draw(result).panels.shape == (3,)

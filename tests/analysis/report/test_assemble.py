@@ -14,7 +14,7 @@ from vit_tf import TokenGrid
 from vit_tf.analysis.engine.store import digest_modules
 from vit_tf.analysis.figures.figure import Figure, Picture, Selection, each, lookup_figures, plan
 from vit_tf.analysis.papers.chapters import STRUCTURE
-from vit_tf.analysis.papers.darcet import no_share_to_show
+from vit_tf.analysis.papers.darcet import OUTLIERS
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_18
 from vit_tf.analysis.plots.attention_plots import KIND_COLOURS, KINDS, hardly_repeats, one_kind
@@ -99,8 +99,8 @@ def test_patterns_that_hardly_repeat_are_a_sentence_and_others_a_picture():
 
 def test_models_without_outlier_tokens_have_a_sentence():
     shares = [xr.Dataset({"share": ("layer", values)}) for values in ([0.0, 0.0], [0.0, 0.01])]
-    assert no_share_to_show({"A": shares[0]}) == "No token has an outlying norm in any layer of A."
-    assert no_share_to_show({"A": shares[1]}) is None
+    assert OUTLIERS.instead({"A": shares[0]}) == "No token has an outlying norm in any layer of A."
+    assert OUTLIERS.instead({"A": shares[1]}) is None
 
 
 def test_the_names_of_few_models_are_listed_and_many_are_counted():

@@ -19,7 +19,7 @@ from vit_tf.analysis.engine.estimates import estimate_from_cka
 from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, between_halves
 from vit_tf.analysis.papers.raghu.section7_tokens import best_probe
-from vit_tf.analysis.papers.walmer.section6_tasks import best_of_layers
+from vit_tf.analysis.papers.walmer.section6_tasks import score_best_layer
 from vit_tf.analysis.report.scorecard import evaluate
 from vit_tf.analysis.statistics.estimates import (
     accuracy_of,
@@ -276,7 +276,7 @@ def test_coverage_of_the_best_layer(spread):
         rows[0].add_estimate(found, accuracies[chosen])
         best = test.mean(axis=1).max()
         rows[1].add_normal(best, np.sqrt(best * (1 - best) / 500), accuracies.max())
-        gap = minus(*(share_of(c) for c in (test[-1], best_of_layers(test[:-1]))))
+        gap = minus(*(share_of(c) for c in (test[-1], score_best_layer(test[:-1]))))
         picked = [accuracies[test[:-1, start::2].mean(axis=1).argmax()] for start in (0, 1)]
         rows[2].add_estimate(gap, accuracies[-1] - np.mean(picked))
         last, other = test[-1].mean(), test[:-1].mean(axis=1).max()
