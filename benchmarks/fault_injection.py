@@ -151,17 +151,24 @@ def table(rows: Sequence[Row]) -> str:
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
     more = "; 1 if anything was lost or differs"
-    parser = common.make_parser("python benchmarks/fault_injection.py", __doc__, more=more)
-    add = parser.group("run")
-    add("--what", choices=(*JOBS, "all"), default="all", help="command to kill")
-    add("--kills", type=int, default=20, help="number of kills of each")
-    add("--seed", type=int, default=0, help="seed of the moments")
-    more = "further options of the command, such as '--data cifar10 --take 50000'"
-    add("--options", metavar="OPTIONS", default="", help=more)
-    alone = "do not compare workers with one process, whose batches of TFDS data are others"
-    add("--not-alone", action="store_true", help=alone)
-    keep = "new folder to keep the runs in (default: a temporary one)"
-    common.add_out(add, keep)
+    section = {
+        "--what": {"choices": (*JOBS, "all"), "default": "all", "help": "command to kill"},
+        "--kills": common.integer("number of kills of each", default=20),
+        "--seed": common.integer("seed of the moments", default=0),
+        "--options": common.named(
+            "further options of the command, such as '--data cifar10 --take 50000'",
+            "OPTIONS",
+            default="",
+        ),
+        "--not-alone": {
+            "action": "store_true",
+            "help": "do not compare workers with one process, whose batches of TFDS data are "
+            "others",
+        },
+        **common.output("new folder to keep the runs in (default: a temporary one)"),
+    }
+    name = "python benchmarks/fault_injection.py"
+    parser = common.make_parser(name, __doc__, {"run": section}, more=more)
     options = parser.parse_args(arguments)
     if options.kills < 1:
         parser.error(f"Expected --kills to be at least 1. Received: {options.kills}")

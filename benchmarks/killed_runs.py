@@ -238,7 +238,6 @@ READERS = {".keras": _keras, ".npz": _npz, ".nc": lambda path: _hdf5(path)}
 READERS |= {".json": _json, ".csv": _csv, ".png": _png, ".html": _html}
 
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 TIMEOUT = 600  # seconds that a run may take
 GRACE_PERIOD = 30  # seconds between SIGTERM and SIGKILL on a preemptible machine
 DETECTION = 60  # seconds within which a worker must detect that another died
@@ -246,7 +245,7 @@ DETECTION = 60  # seconds within which a worker must detect that another died
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is run: a script, its arguments without `--out`, and in how many workers."""
+    """What is run: a command, its arguments without `--out`, and in how many workers."""
 
     script: str
     arguments: str
@@ -262,11 +261,12 @@ def log_of(out: Path, worker: int) -> Path:
 
 def start_job(job: Job, out: Path) -> list[subprocess.Popen]:
     """Start the processes of a run, each in a group of its own; list of `Popen`."""
-    words = [sys.executable, str(SCRIPTS / f"{job.script}.py"), *job.arguments.split()]
+    words = [sys.executable, "-m", "vit_tf", job.script, *job.arguments.split()]
     addresses, processes = ",".join(_free_addresses(job.workers)), []
     for worker in range(job.workers):
         variables = {"VIT_TF_WORKERS": addresses, "VIT_TF_WORKER": str(worker)}
-        how = {"env": os.environ | (variables if job.workers > 1 else {})}
+        variables = variables if job.workers > 1 else {}
+        how = {"env": os.environ | variables | {"PYTHONPATH": str(Path(__file__).parents[1])}}
         how |= {"stderr": subprocess.STDOUT, "start_new_session": True}
         with open(log_of(out, worker), "wb") as log:
             processes.append(subprocess.Popen([*words, "--out", str(out)], stdout=log, **how))

@@ -82,17 +82,26 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("python benchmarks/release.py", __doc__)
-    model = parser.group("model")
-    model("run", type=Path, metavar="RUN", help="folder of a finished run of vit-tf train")
-    model("--name", required=True, help="name of the files, by which the model is loaded")
-    common.add_data_dir(parser.group("data"), "the run's")
-    card = parser.group("card")
-    text = "time and hardware of training, such as '1 hour on two CPU cores'"
-    card("--trained", metavar="WORDS", help=text)
-    card("--limits", metavar="WORDS", help="limitations of the model (default: that it is small)")
-    text = "output folder; created if missing"
-    common.add_out(parser.group("run"), text, default=Path("."))
+    run_help = "folder of a finished run of vit-tf train"
+    sections = {
+        "model": {
+            "run": {"type": Path, "metavar": "RUN", "help": run_help},
+            "--name": common.named(
+                "name of the files, by which the model is loaded", required=True
+            ),
+        },
+        "data": {"--data-dir": common.named("data folder of TFDS (default: the run's)", "FOLDER")},
+        "card": {
+            "--trained": common.named(
+                "time and hardware of training, such as '1 hour on two CPU cores'", "WORDS"
+            ),
+            "--limits": common.named(
+                "limitations of the model (default: that it is small)", "WORDS"
+            ),
+        },
+        "run": common.output("output folder; created if missing", default=Path(".")),
+    }
+    parser = common.make_parser("python benchmarks/release.py", __doc__, sections)
     options = parser.parse_args(arguments)
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", options.name):
         raise ValueError(

@@ -39,13 +39,19 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("python benchmarks/run.py", __doc__)
-    add = parser.group("comparisons")
-    add("--what", metavar="NAME,NAME", default=",".join(harness.MODULES), help="these, or growth")
-    add("--rounds", type=int, help="rounds of each comparison (default: its own)")
-    run = parser.group("run")
-    run("--list", action="store_true", help="list the comparisons and exit")
-    common.add_out(run, "file of the picture of growth", "FILE", default=Path("growth.png"))
+    sections = {
+        "comparisons": {
+            "--what": common.named(
+                "these, or growth", "NAME,NAME", default=",".join(harness.MODULES)
+            ),
+            "--rounds": common.integer("rounds of each comparison (default: its own)"),
+        },
+        "run": {
+            "--list": {"action": "store_true", "help": "list the comparisons and exit"},
+            **common.output("file of the picture of growth", "FILE", default=Path("growth.png")),
+        },
+    }
+    parser = common.make_parser("python benchmarks/run.py", __doc__, sections)
     options = parser.parse_args(arguments)
     options.what = options.what.split(",")
     names = (*harness.MODULES, "growth")

@@ -49,25 +49,10 @@ def _without_log_lines() -> Iterator[None]:
             os.write(2, b"".join(line for line in held if not LOG_LINE.match(line)))
 
 
-def open_standard_streams() -> None:
-    """Opens standard streams that are closed, and prints what their encoding lacks as escapes."""
-    # The next file that is opened would otherwise be the standard output, and be printed into.
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-open_standard_streams()
+# What the encoding of a stream lacks is printed as escapes.
+for stream in (sys.stdout, sys.stderr):
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
 # These count only when they are set before TensorFlow and Matplotlib are imported.
 LOG_LEVEL_IS_SET = "TF_CPP_MIN_LOG_LEVEL" in os.environ
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

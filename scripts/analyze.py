@@ -34,18 +34,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-if not __package__:  # started by its path: the package is that of its own checkout
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from vit_tf.common.names import without_password
 from vit_tf.scripts import common, report_commands
-from vit_tf.scripts.common import Arguments, Options
+from vit_tf.scripts.common import Arguments, Options, integer, named
 
 if TYPE_CHECKING:
     from vit_tf.analysis.figures.figure import Figure
@@ -55,6 +51,58 @@ if TYPE_CHECKING:
     from vit_tf.data.preprocessing import Preprocessing
 
 log = logging.getLogger("vit_tf.analyze")
+OPTIONS = {
+    "models": {
+        "models": named("file, folder or public name of a model", "MODEL", nargs="*"),
+        "--names": named(
+            "names of the models in the report (default: those of the files)",
+            nargs="+",
+            default=(),
+        ),
+        "--roles": named(
+            "role of each model in the claims: vit, gap, resnet, mixer or - (default: inferred), "
+            "or a variant of one: fraction:0.1 (a tenth of the training data), without:block03 "
+            "(without its skips), seed:1, larger, finer, hybrid, masked (masked patch prediction), "
+            "tuned (the same, fine-tuned), before and after (fine-tuning), far (fine-tuned on a "
+            "far domain)",
+            "ROLE",
+            nargs="+",
+            default=(),
+        ),
+        "--supervision": named(
+            "how each model was trained: labels, image-text, contrastive, self-distillation, "
+            "reconstruction or - (default: inferred from its released name or its accuracy)",
+            "KIND",
+            nargs="+",
+            default=(),
+        ),
+        **common.IMPORTS,
+        **common.LAYERS,
+        **common.VALUES,
+    },
+    "figures": {
+        **report_commands.FIGURES,
+        "--untrained": integer(
+            "number of randomly initialized copies of each model, whose mean effect is subtracted "
+            "from that of the trained model: 1 or 2",
+            choices=(1, 2),
+            default=2,
+        ),
+    },
+    "data": {
+        **common.SOURCE,
+        "--split": named(
+            "test, validation, train or all (default: test; all for images without labels)"
+        ),
+        **report_commands.SAMPLING,
+    },
+    "annotated images": report_commands.ANNOTATIONS,
+    "run": {
+        **common.output("output folder (default: analysis_DATA)"),
+        **common.SEED,
+        **common.STRATEGY,
+    },
+}
 MAIN = ("--names", "--image-size", "--patch-size", "--figures", "--list", "--data", "--data-dir")
 MAIN += ("--take-test", "--range", "--out")
 INTRODUCTION = (
@@ -76,45 +124,8 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("analyze", __doc__, MAIN)
-    add = parser.group("models")
-    add("models", nargs="*", metavar="MODEL", help="file, folder or public name of a model")
-    add(
-        "--names",
-        nargs="+",
-        metavar="NAME",
-        default=(),
-        help="names of the models in the report (default: those of the files)",
-    )
-    roles = (
-        "role of each model in the claims: vit, gap, resnet, mixer or - (default: inferred), or a "
-        "variant of one: fraction:0.1 (a tenth of the training data), without:block03 (without its "
-        "skips), seed:1, larger, finer, hybrid, masked (masked patch prediction), tuned (the same, "
-        "fine-tuned), before and after (fine-tuning), far (fine-tuned on a far domain)"
-    )
-    add("--roles", nargs="+", default=(), metavar="ROLE", help=roles)
-    text = (
-        "how each model was trained: labels, image-text, contrastive, self-distillation, "
-        "reconstruction or - (default: inferred from its released name or its accuracy)"
-    )
-    add("--supervision", nargs="+", default=(), metavar="KIND", help=text)
-    common.add_imports(add)
-    common.add_layers(add)
-    common.add_values(add)
-    report_commands.add_figures(parser)
-    parser.group("figures")(
-        "--untrained",
-        type=int,
-        default=2,
-        choices=(1, 2),
-        help="number of randomly initialized copies of each model, whose mean effect is subtracted "
-        "from that of the trained model: 1 or 2 (default: 2)",
-    )
-    common.add_source(parser.group("data"))
-    common.add_split(parser.group("data"), None, "test; all for images without labels")
-    report_commands.add_sampling(parser)
-    report_commands.add_run(parser, "analysis_DATA")
-    options = parser.parse_args(arguments)
+    options = common.make_parser("analyze", __doc__, OPTIONS, MAIN).parse_args(arguments)
+    report_commands.require_figures(options)
     if not options.models and not options.list:
         raise ValueError("No MODEL is given: specify at least one, or --list.")
     common.check_layers(options)
@@ -212,31 +223,29 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
         supervision_of,
         training_images_of,
     )
+    from vit_tf.features.conversion import facts_of
     from vit_tf.features.features import Features
 
-    sources = options.models
-    lists = {"--names": options.names, "--roles": options.roles}
-    for flag, values in {**lists, "--supervision": options.supervision}.items():
-        if values and len(values) != len(sources):
+    sources, roles, kinds = options.models, options.roles, options.supervision
+    for name in ("names", "roles", "supervision"):
+        if 0 < (count := len(getattr(options, name))) != len(sources):
             raise ValueError(
-                f"Expected {flag} for each of the {len(sources)} models. Received: {len(values)}"
+                f"Expected --{name} for each of the {len(sources)} models. Received: {count}"
             )
-    for role in options.roles:
+    for role in roles:
         if role != "-":
             parse_role(role, "--roles", "-")
-    require_supervisions(kind for kind in options.supervision if kind != "-")
-    slugs, opened, origins = set(), [], []
+    require_supervisions(kind for kind in kinds if kind != "-")
+    opened, origins = [], []
     for index, source in enumerate(sources):
         name = options.names[index] if options.names else common.model_name(source)
-        name = distinct(name, slugs)
-        slugs.add(slug(name))
+        role = roles[index] if roles else "-"
+        kind = kinds[index] if kinds else "-"
         model = common.open_features(source)  # before its digest, for the errors of a wrong path
         expects, origin = common.expected_images(options, model, override=len(sources) == 1)
-        role = options.roles[index] if options.roles else None
-        kind = options.supervision[index] if options.supervision else "-"
         opened.append(
             LoadedModel(
-                name,
+                distinct(name, {slug(other.name) for other in opened}),
                 model,
                 expects,
                 model.digest() if isinstance(model, Features) else digest(source),
@@ -245,8 +254,8 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
                 patch_size=options.patch_size,
                 prefix=options.prefix,
                 role=None if role == "-" else role,
-                supervision=supervision_of(str(source)) if kind == "-" else kind,
-                training_images=training_images_of(str(source)),
+                supervision=supervision_of(source) if kind == "-" else kind,
+                training_images=training_images_of(source),
             )
         )
         shape = input_shape(opened[-1])
@@ -257,16 +266,8 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
                 f"Received: {source} of input shape {shape}"
             )
         origins.append(origin)
-    check_use(opened, options)
-    size = common_size(opened, options.image_size)
-    return opened, origins, shared_framing([model.expects for model in opened], size)
-
-
-def check_use(opened: Sequence[LoadedModel], options: Options) -> None:
-    """Raises a `ValueError` for options that apply to none of the models."""
-    from vit_tf.features.conversion import facts_of
-
-    received = f"Received: {', '.join(options.models)}"
+    # An option that applies to none of the models is a mistake.
+    received = f"Received: {', '.join(sources)}"
     if options.taps and not any(model.is_foreign for model in opened):
         raise ValueError(
             f"--taps applies only to models whose layers are not named by this package. {received}"
@@ -275,6 +276,8 @@ def check_use(opened: Sequence[LoadedModel], options: Options) -> None:
         raise ValueError(
             f"--patch-size applies only to models whose token grid is unknown. {received}"
         )
+    size = common_size(opened, options.image_size)
+    return opened, origins, shared_framing([model.expects for model in opened], size)
 
 
 def digest(source: str) -> str:
@@ -316,7 +319,3 @@ def common_size(opened: Sequence[LoadedModel], image_size: int | None) -> tuple[
         each = ", ".join(f"{name} {height} x {width}" for name, (height, width) in sizes.items())
         raise ValueError(f"Expected models for images of one size. Received: {each}")
     return next(iter(sizes.values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -35,9 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
-    if len(words) == 2 and words[0] == "help" and words[1] in COMMANDS:
-        words = [words[1], "--help"]
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in ("-h", "--help"):
         commands = "\n".join(f"  {name:10} {summary_of(name)}" for name in COMMANDS)
         print(OVERVIEW.format(commands=commands))
         return 0

@@ -20,22 +20,33 @@ from __future__ import annotations
 import csv
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if not __package__:  # started by its path: the package is that of its own checkout
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 import vit_tf
 from vit_tf.scripts import common
-from vit_tf.scripts.common import Arguments, Options
+from vit_tf.scripts.common import Arguments, Options, integer
 
 if TYPE_CHECKING:
     import keras
     import xarray as xr
+
+OPTIONS = {
+    "runs": {
+        "runs": {
+            "type": Path,
+            "nargs": "+",
+            "metavar": "RUN",
+            "help": "folder of a training run or of a study",
+        },
+        **common.IMPORTS,
+        **common.DATA_DIR,
+        "--batch-size": integer("images per batch, for a study"),
+    },
+    "run": common.output("output folder", default=Path()),
+}
 
 
 @dataclass(frozen=True)
@@ -55,14 +66,7 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("compute", __doc__)
-    add = parser.group("runs")
-    add("runs", type=Path, nargs="+", metavar="RUN", help="folder of a training run or of a study")
-    common.add_imports(add)
-    common.add_data_dir(add, "as in training")
-    add("--batch-size", type=int, help="images per batch, for a study")
-    common.add_out(parser.group("run"), "output folder", default=Path())
-    return parser.parse_args(arguments)
+    return common.make_parser("compute", __doc__, OPTIONS).parse_args(arguments)
 
 
 def find_runs(folder: Path) -> list[Run]:
@@ -191,46 +195,19 @@ def as_text(table: xr.Dataset) -> str:
     return "\n".join("  ".join(f"{t:{side}{width}}" for t, side, width in row) for row in cells)
 
 
-def write_csv(table: xr.Dataset, path: Path) -> None:
-    """Writes the table with a line per run, in FLOPs and fractions; missing values are empty."""
-    names = ["run", "family", *COLUMNS]
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(names)
-        for values in zip(*(table[name].values.tolist() for name in names), strict=True):
-            writer.writerow(["" if value != value else value for value in values])
-
-
-def require_own_table(table: Path, plot: Path) -> None:
-    """Raises a `ValueError` where a table or its plot would replace a file of the user."""
-    heading = ",".join(("run", "family", *COLUMNS))
-    is_own = table.is_file() and table.read_text("utf-8", "replace").startswith(heading)
-    if is_own or not (table.exists() or plot.exists()):
-        return
-    raise ValueError(
-        f"--out: {str(table if table.exists() else plot)!r} exists and was not written by "
-        "vit_tf, so it is not replaced. Choose another folder."
-    )
-
-
 def run(options: Options) -> None:
     """Count, print the table and write it and the plot."""
-    if options.batch_size is not None and options.batch_size < 1:
-        raise ValueError(f"Expected --batch-size above 0. Received: {options.batch_size}")
+    common.require_at_least(options, batch_size=1)
     from vit_tf.analysis.plots import plot_compute
     from vit_tf.analysis.plots.style import figure_of
     from vit_tf.data.files import write_whole
 
-    paths = options.out / "compute.csv", options.out / "compute.png"
-    require_own_table(*paths)
     table = count([item for folder in options.runs for item in find_runs(folder)], options)
     common.say(as_text(table))
-    write_whole(paths[0], lambda partial: write_csv(table, partial))
+    # A line per run, in FLOPs and fractions; missing values are empty.
+    frame = table.to_dataframe()[["family", *COLUMNS]]
+    write_whole(options.out / "compute.csv", frame.to_csv)
     if table["test_accuracy"].isnull().all():
         raise ValueError("None of the runs is finished, so there is nothing to plot")
     figure = figure_of(plot_compute(table))
-    write_whole(paths[1], lambda partial: figure.savefig(partial, dpi=150))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    write_whole(options.out / "compute.png", lambda partial: figure.savefig(partial, dpi=150))

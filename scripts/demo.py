@@ -14,16 +14,12 @@ Examples:
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if not __package__:  # started by its path: the package is that of its own checkout
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from vit_tf.scripts import analyze, common, report_commands
-from vit_tf.scripts.common import Arguments, Options
+from vit_tf.scripts.common import Arguments, Options, named
 
 if TYPE_CHECKING:
     from vit_tf.analysis.report.page import LinkedPage
@@ -31,6 +27,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("vit_tf.demo")
 MODELS = ("vit-cls-cifar10", "bit-cifar10")
 TEXT = "Attention, attributions and similar patches of {} photographs, in both models side by side."
+OPTIONS = {
+    "figures": {
+        "--figures": named(
+            "figure numbers of the papers (default: main, the leading figure of each chapter)",
+            "NUMBERS",
+            default="main",
+        ),
+        "--photographs": named(
+            "photographs on the interactive page",
+            nargs="+",
+            default=("cat", "dogs", "moose", "tiger"),
+        ),
+    },
+    "run": common.output("output folder", default=Path("demo")),
+}
 
 
 def main(arguments: Arguments = None) -> int:
@@ -40,15 +51,9 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("demo", __doc__)
-    text = "figure numbers of the papers (default: main, the leading figure of each chapter)"
-    parser.group("figures")("--figures", metavar="NUMBERS", default="main", help=text)
-    text = "photographs on the interactive page (default: cat dogs moose tiger)"
-    default = ("cat", "dogs", "moose", "tiger")
-    parser.group("figures")("--photographs", nargs="+", metavar="NAME", default=default, help=text)
-    add = parser.group("run")
-    common.add_out(add, "output folder (default: demo)", default=Path("demo"))
-    return parser.parse_args(arguments)
+    options = common.make_parser("demo", __doc__, OPTIONS).parse_args(arguments)
+    report_commands.require_figures(options)
+    return options
 
 
 def run(options: Options) -> None:
@@ -79,7 +84,3 @@ def explore_photographs(options: Options) -> LinkedPage:
     return LinkedPage(
         "Single photographs", TEXT.format(len(paths)), "Explore the photographs", path.name
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

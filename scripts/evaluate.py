@@ -20,18 +20,13 @@ Examples:
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-if not __package__:  # started by its path: the package is that of its own checkout
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
 from vit_tf.data.files import as_path
 from vit_tf.scripts import common
-from vit_tf.scripts.common import Arguments, Options
+from vit_tf.scripts.common import Arguments, Options, integer, named, real
 
 if TYPE_CHECKING:
     import keras
@@ -40,6 +35,37 @@ if TYPE_CHECKING:
 LOW_VARIATION = (
     "scores hardly differ between images: does the model expect other pixel values? See --range"
 )
+OPTIONS = {
+    "model": {
+        **common.MODEL,
+        **common.VALUES,
+        "--no-head": {"action": "store_true", "help": "skip the accuracy of the model's own head"},
+        "--allow-other-classes": {
+            "action": "store_true",
+            "help": "evaluate even if the classes differ",
+        },
+    },
+    "data": {
+        **common.SOURCE,
+        **common.SPLIT,
+        "--image-size": integer("side of the images, in pixels (default: the model's)"),
+        **common.TAKE_TEST,
+        "--batch-size": integer("images per batch", default=128),
+    },
+    "few-shot": {
+        "--shots": named("images per class, such as 1,5,10,25 (default: none)", "N,N"),
+        "--draws": integer("number of random draws of these images", default=3),
+        "--taps": named(
+            "layers whose features are classified", "PATTERN", nargs="+", default=("pooled",)
+        ),
+        "--l2": real("L2 penalty (default: the best on held-out images)"),
+        "--held-out": integer("images per class to select the L2 penalty", default=10),
+    },
+    "run": {
+        **common.output("output file, such as result.json", "FILE", type=as_path),
+        **common.STRATEGY,
+    },
+}
 MAIN = ("--data", "--data-dir", "--split", "--image-size", "--take-test", "--batch-size")
 MAIN += ("--shots", "--taps", "--range", "--out")
 
@@ -51,35 +77,7 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("evaluate", __doc__, MAIN)
-    common.add_model(parser)
-    add = parser.group("model")
-    common.add_values(add)
-    add("--no-head", action="store_true", help="skip the accuracy of the model's own head")
-    add("--allow-other-classes", action="store_true", help="evaluate even if the classes differ")
-    add = parser.group("data")
-    common.add_source(add)
-    common.add_split(add)
-    add("--image-size", type=int, help="side of the images, in pixels (default: the model's)")
-    common.add_take_test(add)
-    add("--batch-size", type=int, default=128, help="images per batch")
-    few = parser.group("few-shot")
-    few("--shots", metavar="N,N", help="images per class, such as 1,5,10,25 (default: none)")
-    few("--draws", type=int, default=3, help="number of random draws of these images")
-    few(
-        "--taps",
-        help="layers whose features are classified",
-        nargs="+",
-        metavar="PATTERN",
-        default=("pooled",),
-    )
-    strength = "L2 penalty (default: the best on held-out images)"
-    few("--l2", type=float, help=strength)
-    few("--held-out", type=int, default=10, help="images per class to select the L2 penalty")
-    run, file = parser.group("run"), {"metavar": "FILE", "reading": as_path}
-    common.add_out(run, "output file, such as result.json", **file)
-    common.add_strategy(run)
-    return parser.parse_args(arguments)
+    return common.make_parser("evaluate", __doc__, OPTIONS, MAIN).parse_args(arguments)
 
 
 def relabelled(
@@ -176,8 +174,6 @@ def run(options: Options) -> None:
         from vit_tf.common.backend import require_tensorflow
 
         require_tensorflow("--shots")
-    if options.out:
-        common.require_own_json(options.out)
     with vit_tf.distribute.strategy(options.strategy).scope():
         result = evaluate(options)
     common.say(table(result))
@@ -242,7 +238,3 @@ def evaluate(options: Options) -> dict[str, Any]:
         num_classes = description.num_classes
         result["few_shot"] = few_shot_rows(options, model, test, num_classes, arguments)
     return result
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,19 +18,45 @@ Examples:
 """
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-if not __package__:  # started by its path: the package is that of its own checkout
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from vit_tf.common.names import format_list
 from vit_tf.scripts import common
-from vit_tf.scripts.common import Arguments, Options
+from vit_tf.scripts.common import Arguments, Options, integer, named, real
 
+OPTIONS = {
+    "model": {
+        "inputs": named(
+            "models (file, folder or public name), and image files", "MODEL_OR_IMAGE", nargs="+"
+        ),
+        "--names": named("names of the models (default: those of the files)", nargs="+"),
+        **common.IMPORTS,
+        **common.LAYERS,
+        **common.VALUES,
+    },
+    "page": {
+        **common.output("output file", "FILE", default=Path("explore.html")),
+        "--results": named(
+            "also write the results to this folder, as netCDF (one subfolder for each model)",
+            "FOLDER",
+            type=Path,
+        ),
+        "--explain": named(
+            "names or numbers of classes to explain (default: the 5 with the highest scores; with "
+            "several images, the 3 with the highest scores for each image)",
+            "CLASS",
+            nargs="+",
+        ),
+    },
+    "SmoothGrad": {
+        "--samples": integer("noisy copies of each image", default=6),
+        "--noise": real("standard deviation of the noise, as a fraction of the range", default=0.1),
+        "--seed": integer("seed of the noise", default=0),
+    },
+}
 MAIN = ("--import", "--image-size", "--patch-size", "--range", "--out", "--explain", "--results")
 
 
@@ -41,34 +67,27 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("explore", __doc__, MAIN)
-    add = parser.group("model")
-    text = "models (file, folder or public name), and image files"
-    add("inputs", nargs="+", metavar="MODEL_OR_IMAGE", help=text)
-    text = "names of the models (default: those of the files)"
-    add("--names", nargs="+", metavar="NAME", help=text)
-    common.add_imports(add)
-    common.add_layers(add)
-    common.add_values(add)
-    add = parser.group("page")
-    common.add_out(add, "output file", "FILE", default=Path("explore.html"))
-    text = "also write the results to this folder, as netCDF (one subfolder for each model)"
-    add("--results", type=Path, metavar="FOLDER", help=text)
-    text = (
-        "names or numbers of classes to explain (default: the 5 with the highest scores; with "
-        "several images, the 3 with the highest scores for each image)"
-    )
-    add("--explain", nargs="+", metavar="CLASS", help=text)
-    add = parser.group("SmoothGrad")
-    add("--samples", type=int, default=6, help="noisy copies of each image")
-    text = "standard deviation of the noise, as a fraction of the range of pixel values"
-    add("--noise", type=float, default=0.1, help=text)
-    add("--seed", type=int, default=0, help="seed of the noise")
-    options = parser.parse_args(arguments)
+    options = common.make_parser("explore", __doc__, OPTIONS, MAIN).parse_args(arguments)
     first, *others = options.inputs
     options.models = [first, *(source for source in others if is_model(source))]
     options.images = [source for source in others if not is_model(source)]
-    _check(options)
+    common.check_layers(options)
+    common.require_at_least(options, samples=1, noise=0)
+    if not options.images:
+        raise ValueError(
+            "No image file is given. Expected: vit-tf explore MODEL IMAGE. "
+            f"Received: {format_list(options.models)}, models"
+        )
+    if options.names and len(options.names) != len(options.models):
+        raise ValueError(
+            f"Expected --names for {len(options.models)} models. Received: {len(options.names)}"
+        )
+    for image in options.images:
+        common.require_existing_file(image, "Image file")
+    if options.out.is_dir() or not options.out.absolute().parent.is_dir():
+        raise ValueError(
+            f"Expected --out to be a file in an existing folder. Received: {options.out}"
+        )
     return options
 
 
@@ -85,29 +104,6 @@ def is_model(source: str) -> bool:
     )
 
 
-def _check(options: Options) -> None:
-    """Raises a `ValueError` for impossible values of the options."""
-    common.check_layers(options)
-    common.require_at_least(options, samples=1, noise=0)
-    if not options.images:
-        folders = [name for name in options.models[1:] if os.path.isdir(name)]
-        hint = f"; the images of a folder are {folders[0].rstrip('/')}/*" if folders else ""
-        raise ValueError(
-            "No image file is given. Expected: vit-tf explore MODEL IMAGE. "
-            f"Received: {format_list(options.models)}, models{hint}"
-        )
-    if options.names and len(options.names) != len(options.models):
-        raise ValueError(
-            f"Expected --names for {len(options.models)} models. Received: {len(options.names)}"
-        )
-    for image in options.images:
-        common.require_existing_file(image, "Image file")
-    if options.out.is_dir() or not options.out.absolute().parent.is_dir():
-        raise ValueError(
-            f"Expected --out to be a file in an existing folder. Received: {options.out}"
-        )
-
-
 def run(options: Options) -> None:
     """Explore the models on one page."""
     from vit_tf.analysis.explorer.exploration import explore_models
@@ -122,11 +118,20 @@ def run(options: Options) -> None:
         model = common.open_features(source)
         preprocessing, origin = common.expected_images(options, model)
         lines.append(f"{name}, images: {common.describe_values(preprocessing, origin)}")
-        names = ("image_size", "patch_size", "prefix", "samples", "noise", "seed")
-        settings = {setting: getattr(options, setting) for setting in names}
-        settings |= {"preprocessing": preprocessing, "taps": options.taps or ()}
-        classes = class_numbers(options.explain, facts_of(model).class_names)
-        models[name] = model, settings | {"classes": classes}
+        models[name] = (
+            model,
+            {
+                "image_size": options.image_size,
+                "patch_size": options.patch_size,
+                "prefix": options.prefix,
+                "samples": options.samples,
+                "noise": options.noise,
+                "seed": options.seed,
+                "preprocessing": preprocessing,
+                "taps": options.taps or (),
+                "classes": class_numbers(options.explain, facts_of(model).class_names),
+            },
+        )
     page = explore_models(models, options.images, options.out)
     left_out_by_model: Any = page.left_out  # by model, as several were passed
     for name, left_out in left_out_by_model.items():
@@ -149,7 +154,3 @@ def class_numbers(classes: list[str] | None, class_names: Sequence[str] | None) 
         expected = f"a number or a name: {format_list(numbers)}" if numbers else "a number"
         raise ValueError(f"Expected --explain to be {expected}. Received: {', '.join(unknown)}")
     return [numbers[text] if text in numbers else int(text) for text in classes]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

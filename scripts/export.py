@@ -25,7 +25,19 @@ if not __package__:  # started by its path: the package is that of its own check
 import vit_tf
 from vit_tf.common.names import join_words
 from vit_tf.scripts import common
-from vit_tf.scripts.common import Arguments, Options
+from vit_tf.scripts.common import Arguments, Options, named
+
+OPTIONS = {
+    "model": {
+        **common.MODEL,
+        "--taps": named("layers, such as 'block*/mlp/sum'", "PATTERN", nargs="+"),
+        **common.VALUES,
+    },
+    "run": {
+        **common.output("folder of the SavedModel; created if missing"),
+        "--list": {"action": "store_true", "help": "list the names of all taps and exit"},
+    },
+}
 
 
 def main(arguments: Arguments = None) -> int:
@@ -35,15 +47,7 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("export", __doc__)
-    common.add_model(parser)
-    add = parser.group("model")
-    add("--taps", nargs="+", metavar="PATTERN", help="layers, such as 'block*/mlp/sum'")
-    common.add_values(add)
-    run = parser.group("run")
-    common.add_out(run, "folder of the SavedModel; created if missing")
-    run("--list", action="store_true", help="list the names of all taps and exit")
-    options = parser.parse_args(arguments)
+    options = common.make_parser("export", __doc__, OPTIONS).parse_args(arguments)
     missing = [f"no --{name}" for name in ("taps", "out") if not getattr(options, name)]
     if missing and not options.list:
         raise ValueError(

@@ -19,18 +19,12 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-if not __package__:  # started by its path: the package is that of its own checkout
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
 from vit_tf.common.names import without_password
 from vit_tf.scripts import common
-from vit_tf.scripts.common import AddOption, Arguments, Options
+from vit_tf.scripts.common import Arguments, Options, integer, named
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -38,6 +32,38 @@ if TYPE_CHECKING:
     from vit_tf.models.model import VisionModel
 
 SPLITS = ("train", "validation", "test")
+# The fields of the recipe that are options.
+FIELDS = {field.name for field in dataclasses.fields(vit_tf.FineTuning)} - {"resize", "crop"}
+OPTIONS = {
+    "model": {
+        **common.MODEL,
+        "--positions": named(
+            "resampling of position embeddings: bilinear, bicubic or dino", default="bilinear"
+        ),
+        **common.VALUES,
+    },
+    "data": {
+        **common.TRAINING_DATA,
+        "--image-size": integer(
+            "side of the images, in pixels (default: the model's, or the HyperRule's)"
+        ),
+    },
+    "run": common.TRAINING_RUN,
+    "recipe": {
+        "--recipe": named(
+            "fine-tuning recipe, which sets all options below: vit (the ViT paper) or hyperrule "
+            "(BiT-HyperRule of Kolesnikov et al. 2019) (default: hyperrule for a BiT, otherwise "
+            "vit)",
+            choices=("vit", "hyperrule"),
+        ),
+        **common.recipe_options(
+            vit_tf.FineTuning, FIELDS - {"seed", "validations"}, "that of the recipe"
+        ),
+        "--num-validations": integer(
+            "number of validations and saved states (default: 10)", dest="validations"
+        ),
+    },
+}
 MAIN = ("--data", "--data-dir", "--image-size", "--batch-size", "--recipe", "--steps")
 MAIN += ("--learning-rate", "--mixup", "--flip", "--out", "--strategy", "--mixed-precision")
 
@@ -51,36 +77,50 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("finetune", __doc__, MAIN)
-    common.add_model(parser)
-    add = parser.group("model")
-    how = "resampling of position embeddings: bilinear, bicubic or dino"
-    add("--positions", metavar="NAME", default="bilinear", help=how)
-    common.add_values(add)
-    size = "side of the images, in pixels (default: the model's, or the HyperRule's)"
-    common.add_training(parser, {"help": size})
-    _add_recipe(parser.group("recipe"))
-    return parser.parse_args(arguments)
+    return common.make_parser("finetune", __doc__, OPTIONS, MAIN).parse_args(arguments)
 
 
-def _add_recipe(add: AddOption) -> None:
-    text = (
-        "fine-tuning recipe, which sets all options below: vit (the ViT paper) or hyperrule "
-        "(BiT-HyperRule of Kolesnikov et al. 2019) (default: hyperrule for a BiT, otherwise vit)"
-    )
-    add("--recipe", choices=("vit", "hyperrule"), metavar="NAME", help=text)
-    names = [field.name for field in dataclasses.fields(vit_tf.FineTuning)]
-    names = [name for name in names if name not in ("resize", "crop", "seed", "validations")]
-    default = "that of the recipe"
-    common.add_recipe(add, vit_tf.FineTuning, names, default)
-    text = "number of validations and saved states (default: 10)"
-    add("--num-validations", dest="validations", type=int, help=text)
+def run(options: Options) -> None:
+    """Fine-tune, test and write the model and its result."""
+    from vit_tf.models.model import VisionModel
+
+    common.prepare(options)
+    start = common.open_model(options.model)
+    if not isinstance(start, VisionModel):
+        raise ValueError(
+            "Expected the model to be a ViT, BiT, CLIPViT, SigLIPViT, BEiT or Mixer of this "
+            f"package. Received: {type(start).__name__} in {options.model!r}"
+        )
+    given = common.given_preprocessing(options, start.preprocessing.size)
+    start.preprocessing = given or start.preprocessing
+    if options.mixed_precision:
+        # A loaded model computes in the precision with which it was saved.
+        mixed = type(start).from_config(start.get_config() | {"dtype": "mixed_bfloat16"})
+        mixed.set_weights(start.get_weights())
+        start = mixed
+    recipe = make_recipe(options, start)
+    num_classes = common.describe_labelled(options).num_classes
+    size = recipe.crop or (options.image_size and (options.image_size,) * 2)
+    preprocessing = start.preprocessing
+    if size:
+        preprocessing = dataclasses.replace(preprocessing, size=size)
+    splits = load_splits(options, recipe, preprocessing)
+    description = {
+        "name": without_password(options.data),
+        "positions": options.positions,
+        "start": without_password(options.model),
+        "preprocessing": preprocessing.to_config(),
+        **common.data_arguments(options),
+    }
+    with vit_tf.distribute.strategy(options.strategy).scope():
+        model = vit_tf.at_resolution(start, size, num_classes, options.positions)
+        accuracy = common.train_and_test(model, recipe, splits, options, description)
+    common.say(f"test accuracy {100 * accuracy:.2f} %, {options.out / 'model.keras'}")
 
 
 def make_recipe(options: Options, model: VisionModel) -> vit_tf.FineTuning:
     """The `FineTuning` that the options ask for, by the family of the model."""
-    names = {field.name for field in dataclasses.fields(vit_tf.FineTuning)}
-    changes = common.given(options, sorted(names - {"resize", "crop"}))
+    changes = common.given(options, sorted(FIELDS))
     examples = common.describe_data(options).num_examples["train"]
     examples = min(examples, options.take or examples)
     family = "hyperrule" if isinstance(model, vit_tf.BiT) else "vit"
@@ -111,60 +151,9 @@ def load_splits(
     options: Options, recipe: vit_tf.FineTuning, preprocessing: vit_tf.Preprocessing
 ) -> list[tf.data.Dataset]:
     """Training, validation and test data, the first at the size that its crops are cut from."""
-
-    arguments = common.data_arguments(options)
-    arguments |= {"data_dir": options.data_dir, "splits": SPLITS}
-
-    def load(size: tuple[int, int] | None) -> Sequence[tf.data.Dataset]:
-        resized = dataclasses.replace(preprocessing, size=size)
-        return vit_tf.data.load(options.data, preprocessing=resized, **arguments)
-
-    train, *others = load(preprocessing.size)
-    return [load(recipe.resize)[0] if recipe.resize else train, *others]
-
-
-def in_bfloat16(model: VisionModel) -> VisionModel:
-    """The same model with computations in bfloat16; a loaded model has its saved precision."""
-    mixed = type(model).from_config(model.get_config() | {"dtype": "mixed_bfloat16"})
-    mixed.set_weights(model.get_weights())
-    return mixed
-
-
-def run(options: Options) -> None:
-    """Fine-tune, test and write the model and its result."""
-    from vit_tf.models.model import VisionModel
-
-    common.prepare(options)
-    start = common.open_model(options.model)
-    if not isinstance(start, VisionModel):
-        raise ValueError(
-            "Expected the model to be a ViT, BiT, CLIPViT, SigLIPViT, BEiT or Mixer of this "
-            f"package. Received: {type(start).__name__} in {options.model!r}"
-        )
-    given = common.given_preprocessing(options, start.preprocessing.size)
-    start.preprocessing = given or start.preprocessing
-    if options.mixed_precision:
-        start = in_bfloat16(start)
-    recipe = make_recipe(options, start)
-    num_classes = common.describe_labelled(options).num_classes
-    size = recipe.crop or (options.image_size and (options.image_size,) * 2)
-    preprocessing = start.preprocessing
-    if size:
-        preprocessing = dataclasses.replace(preprocessing, size=size)
-    splits = load_splits(options, recipe, preprocessing)
-    description = {
-        "name": without_password(options.data),
-        "positions": options.positions,
-        "start": without_password(options.model),
-        "preprocessing": preprocessing.to_config(),
-    }
-    description |= common.data_arguments(options)
-
-    def make_model() -> VisionModel:
-        return vit_tf.at_resolution(start, size, num_classes, options.positions)
-
-    common.train_and_test(make_model, recipe, splits, options, description)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    arguments = common.data_arguments(options) | {"data_dir": options.data_dir, "splits": SPLITS}
+    train, *others = vit_tf.data.load(options.data, preprocessing=preprocessing, **arguments)
+    if recipe.resize:
+        wider = dataclasses.replace(preprocessing, size=recipe.resize)
+        train, *_ = vit_tf.data.load(options.data, preprocessing=wider, **arguments)
+    return [train, *others]

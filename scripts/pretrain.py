@@ -19,27 +19,28 @@ Examples:
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-if not __package__:  # started by its path: the package is that of its own checkout
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 import vit_tf
 from vit_tf.common.names import without_password
 from vit_tf.scripts import common
-from vit_tf.scripts.common import Arguments, Options
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from vit_tf.scripts.common import Arguments, Options, integer
 
 MODEL = (*common.SMALL_VIT, *common.VIT)
 RECIPE = ("epochs", "learning_rate", "warmup_epochs", "schedule", "weight_decay", "clip_norm")
 RECIPE += ("ema", "gradient_accumulation_steps")
 COUNTED = 100  # training batches that determine the most common colour
 AUGMENTATIONS = ("rand_augment", "flip", "shift")
+OPTIONS = {
+    "model": {
+        **common.VARIANT,
+        **{common.flag(name): common.ARCHITECTURE[common.flag(name)] for name in MODEL},
+    },
+    "data": {
+        **common.TRAINING_DATA,
+        "--image-size": integer("side of the images, in pixels", default=32),
+    },
+    "run": common.TRAINING_RUN,
+    "recipe": common.recipe_options(vit_tf.Pretraining, (*RECIPE, *AUGMENTATIONS)),
+}
 MAIN = ("--variant", "--data", "--data-dir", "--image-size", "--batch-size", "--epochs")
 MAIN += ("--learning-rate", "--flip", "--out", "--strategy", "--mixed-precision")
 
@@ -53,14 +54,46 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("pretrain", __doc__, MAIN)
-    add, text = parser.group("model"), "published size, such as B/16 (default: a small model)"
-    add("--variant", metavar="NAME", help=text)
-    common.add_architecture(add, MODEL, only="ViT")
-    common.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
-    names = (*RECIPE, *AUGMENTATIONS)
-    common.add_recipe(parser.group("recipe"), vit_tf.Pretraining, names)
-    return parser.parse_args(arguments)
+    return common.make_parser("pretrain", __doc__, OPTIONS, MAIN).parse_args(arguments)
+
+
+def run(options: Options) -> None:
+    """Pre-train, test and write the model and its result."""
+    from vit_tf.training.evaluation import majority_accuracy
+
+    recipe = vit_tf.Pretraining(**common.given(options, RECIPE))
+    augmentations = common.given(options, AUGMENTATIONS)
+    common.prepare(options)
+    data = {"image_size": options.image_size} | common.data_arguments(options)
+    splits = ("train", "validation", "test")
+    train, *others = vit_tf.data.load(
+        options.data, data_dir=options.data_dir, splits=splits, **data
+    )
+    num_classes = common.describe_labelled(options).num_classes
+    shape = tuple(train.element_spec[0].shape[1:])
+    with vit_tf.distribute.strategy(options.strategy).scope():
+        model = make_model(options, shape, num_classes)
+        # Images are augmented first: their patches are corrupted, and their colours predicted.
+        if augmentations:
+            train = vit_tf.data.augment(train, num_classes, seed=options.seed, **augmentations)
+        masks = {"grid": model.vit.token_grid, "preprocessing": model.vit.preprocessing}
+        masks |= {"seed": options.seed}
+        train = vit_tf.data.mask_patches(train, **masks)
+        others = [vit_tf.data.mask_patches(split, fixed=True, **masks) for split in others]
+        commonest = majority_accuracy(train, others[-1], model.num_classes, COUNTED)
+        accuracy = common.train_and_test(
+            model,
+            recipe,
+            (train, *others),
+            options,
+            {"name": without_password(options.data), **data, **augmentations},
+            saved=model.vit,
+            commonest_colour_accuracy=commonest,
+        )
+    common.say(
+        f"test accuracy {100 * accuracy:.2f} % of the colours of masked patches, "
+        f"{100 * commonest:.2f} % for always the most common colour, {options.out / 'model.keras'}"
+    )
 
 
 def make_model(
@@ -72,48 +105,3 @@ def make_model(
     if options.variant:
         return vit_tf.MaskedPatchPrediction(vit_tf.ViT.from_variant(options.variant, **settings))
     return vit_tf.MaskedPatchPrediction(vit_tf.ViT(**common.SMALL_VIT | settings))
-
-
-def mask_splits(
-    splits: Sequence[tf.data.Dataset], vit: vit_tf.ViT, num_classes: int, options: Options
-) -> list[tf.data.Dataset]:
-    """Training, validation and test data for masked patch prediction, the first augmented."""
-    train, *others = splits
-    augmentations = common.given(options, AUGMENTATIONS)
-    if augmentations:
-        train = vit_tf.data.augment(train, num_classes, seed=options.seed, **augmentations)
-    masks = {"grid": vit.token_grid, "preprocessing": vit.preprocessing, "seed": options.seed}
-    fixed = [vit_tf.data.mask_patches(split, fixed=True, **masks) for split in others]
-    return [vit_tf.data.mask_patches(train, **masks), *fixed]
-
-
-def run(options: Options) -> None:
-    """Pre-train, test and write the model and its result."""
-    from vit_tf.training.evaluation import majority_accuracy
-
-    recipe = vit_tf.Pretraining(**common.given(options, RECIPE))
-    common.prepare(options)
-    data = {"image_size": options.image_size} | common.data_arguments(options)
-    splits = vit_tf.data.load(
-        options.data, data_dir=options.data_dir, splits=("train", "validation", "test"), **data
-    )
-    num_classes = common.describe_labelled(options).num_classes
-    shape = tuple(splits[0].element_spec[0].shape[1:])
-    description = {"name": without_password(options.data), **data}
-    description |= common.given(options, AUGMENTATIONS)
-    with vit_tf.distribute.strategy(options.strategy).scope():
-        model = make_model(options, shape, num_classes)
-        train, validation, test = mask_splits(splits, model.vit, num_classes, options)
-        run = model, recipe, (train, validation, test), options, description
-        history, scores = common.fit_and_score(*run)
-    commonest = majority_accuracy(train, test, model.num_classes, COUNTED)
-    more = {"commonest_colour_accuracy": commonest}
-    common.write_result(model.vit, recipe, history, scores, options, more)
-    common.say(
-        f"test accuracy {100 * scores['accuracy']:.2f} % of the colours of masked patches, "
-        f"{100 * commonest:.2f} % for always the most common colour, {options.out / 'model.keras'}"
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,8 +7,6 @@ import gc
 import logging
 import os
 import platform
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from functools import cache, partial
@@ -23,7 +21,7 @@ import vit_tf
 from vit_tf.common.names import unknown_name, without_password
 from vit_tf.data.files import digest_tree, only_process
 from vit_tf.scripts import common
-from vit_tf.scripts.common import Arguments, Options, ParseOptions, Parser, RunCommand
+from vit_tf.scripts.common import Arguments, Options, ParseOptions, RunCommand, integer, named
 
 if TYPE_CHECKING:
     import keras
@@ -42,11 +40,45 @@ ANNOTATED_BATCH = 60
 GARBAGE_THRESHOLDS = 50_000, 20, 1
 SHAPE_VIDEOS, SHAPE_PAIRS = 16, 160  # generated for `--data shapes`
 log = logging.getLogger("vit_tf.report")
-STILL_RUNNING = "still running after %d s: %s"
-INTERVALS = (10, 20, 40, 60)  # seconds until the first such line, the second and so on
 # Functions that load annotated images, by what these are for: "objects", "parts", "videos" ...
 Loaders: TypeAlias = dict[str, Callable[[], Any]]
 Facts: TypeAlias = dict[str, dict[str, Any]]  # what identifies these images, for their digest
+
+FIGURES = {
+    "--figures": named(
+        "figure numbers of the papers, such as 1,7,C.4; main is the leading figure of each chapter "
+        "(default: main)",
+        "NUMBERS",
+        default="main",
+    ),
+    "--all": {
+        "dest": "figures",
+        "action": "store_const",
+        "const": "all",
+        "help": "draw all figures that apply",
+    },
+    "--list": {"action": "store_true", "help": "list the figures and exit"},
+}
+# The images that are measured.
+SAMPLING = {
+    "--take-test": integer(
+        "number of images to measure (default: all, at most 2,000 unless the data are digits)"
+    ),
+    "--shots": integer("training images per class for probes", default=10),
+}
+_COCO = {"nargs": 2, "metavar": ("JSON", "FOLDER")}
+ANNOTATIONS = {
+    "--objects": {**_COCO, "help": "object masks in COCO format, and the folder of their images"},
+    "--parts": {**_COCO, "help": "part masks in COCO format (PartImageNet), and their images"},
+    "--take-objects": integer("number of images with objects and with parts (default: all)"),
+    "--videos": named("videos with masks: the folder of DAVIS 2017", "FOLDER"),
+    "--pairs": named("image pairs with keypoints: the folder of SPair-71k", "FOLDER"),
+    "--landmarks": {
+        "nargs": 2,
+        "metavar": ("FOLDER", "NAME"),
+        "help": "images for retrieval: a folder, and roxford5k or rparis6k",
+    },
+}
 
 
 class Progress(Protocol):
@@ -55,28 +87,12 @@ class Progress(Protocol):
     def __call__(self, stage: str, done: float, total: float, words: str = "", /) -> None: ...
 
 
-def run_logged(
-    parse: ParseOptions,
-    run: RunCommand,
-    arguments: Arguments = None,
-) -> int:
+def run_logged(parse: ParseOptions, run: RunCommand, arguments: Arguments = None) -> int:
     """Parse, check and run with progress on the standard error; the exit status."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    logger = logging.getLogger("vit_tf")
-    logger.setLevel(logging.INFO)
-
-    def run_with_lines(options: Options) -> int | None:
-        thresholds = gc.get_threshold()
-        gc.set_threshold(*GARBAGE_THRESHOLDS)
-        try:
-            with lines_while_working(logger):
-                return run(options)
-        finally:
-            gc.set_threshold(*thresholds)
-
-    return common.run_command(
-        parse, run_with_lines, arguments, describe_results, check=require_figures
-    )
+    logging.getLogger("vit_tf").setLevel(logging.INFO)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    return common.run_command(parse, run, arguments, describe_results)
 
 
 def describe_results(options: Options) -> str:
@@ -86,48 +102,6 @@ def describe_results(options: Options) -> str:
     words = [f"{count} {kind}{'s'[: count > 1]}" for kind, count in counts.items() if count]
     text = f"{options.out} holds {' and '.join(words)}; {common.RESUMES}"
     return text if words else common.NOTHING_SAVED
-
-
-def add_figures(parser: Parser) -> None:
-    """Adds the options that select figures."""
-    add = parser.group("figures")
-    numbers = (
-        "figure numbers of the papers, such as 1,7,C.4; main is the leading figure of each chapter "
-        "(default: main)"
-    )
-    add("--figures", metavar="NUMBERS", default="main", help=numbers)
-    text = "draw all figures that apply"
-    add("--all", dest="figures", action="store_const", const="all", help=text)
-    add("--list", action="store_true", help="list the figures and exit")
-
-
-def add_sampling(parser: Parser) -> None:
-    """Adds the options for the images that are measured, annotated ones among them."""
-    add = parser.group("data")
-    common.add_take_test(add, "all, at most 2,000 unless the data are digits")
-    add("--shots", type=int, default=10, help="training images per class for probes")
-    add = parser.group("annotated images")
-    coco = {"nargs": 2, "metavar": ("JSON", "FOLDER")}
-    add("--objects", **coco, help="object masks in COCO format, and the folder of their images")
-    add("--parts", **coco, help="part masks in COCO format (PartImageNet), and their images")
-    text = "number of images with objects and with parts to use (default: all)"
-    add("--take-objects", type=int, metavar="N", help=text)
-    add("--videos", metavar="FOLDER", help="videos with masks: the folder of DAVIS 2017")
-    add("--pairs", metavar="FOLDER", help="image pairs with keypoints: the folder of SPair-71k")
-    add(
-        "--landmarks",
-        nargs=2,
-        metavar=("FOLDER", "NAME"),
-        help="images for retrieval: a folder, and roxford5k or rparis6k",
-    )
-
-
-def add_run(parser: Parser, folder: str) -> None:
-    """Adds the options of a run that writes a report."""
-    add = parser.group("run")
-    common.add_out(add, f"output folder (default: {folder})")
-    add("--seed", type=int, default=0, help="random seed")
-    common.add_strategy(add)
 
 
 @contextlib.contextmanager
@@ -231,10 +205,12 @@ def read_data(
         num_field_images,
     )
     from vit_tf.data.equal_batches import BATCH_SIZE
+    from vit_tf.data.pipeline import TooFewImages
 
     classes = common.chosen_classes(options)
     source = {"seed": options.seed, "data_dir": options.data_dir, **classes, **images}
     load = partial(vit_tf.data.load, options.data, **source)
+    # The images that everything is measured on, and few of them for what costs a gradient each.
     tested = options.sizes["test"]
     size = batch_size_of(tested)
     (test,) = load(splits=(split,), batch_size=size, take=tested, shuffle_once=True)
@@ -251,34 +227,35 @@ def read_data(
         "seed": options.seed,
         "test": test.identify(),
     }
-    labelled = description.num_classes > 1
-    if not can_fit(description, split):
-        return Data(
-            test,
-            few,
-            labelled=labelled,
-            facts=facts,
-            optional=annotated,
-            optional_facts=annotation_facts,
-        )
-    few_shot = {"batch_size": BATCH_SIZE, "held_out": options.shots, **source}
-    from vit_tf.data.pipeline import TooFewImages  # with TensorFlow
-
+    # The images that probes are fitted on, and those among which neighbours are found.
+    train, held_out, num_classes = None, None, None
     reasons: dict[str, str] = {}
-    train, held_out = None, None
-    try:
-        train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
-    except TooFewImages as error:
-        reasons = dict.fromkeys(("train", "validation"), _too_few(error, options.shots))
-        log.warning("%s", reasons["train"])
-    count = gallery_size(description, tested)
-    (gallery,) = load(splits=("train",), batch_size=BATCH_SIZE, take=count)
-    if train is not None and held_out is not None:
-        facts |= {"train": train.identify(), "validation": held_out.identify()}
-    annotated = {"gallery": lambda: gallery, **annotated}
-    annotation_facts = {"gallery": {"gallery": gallery.identify()}, **annotation_facts}
-    fitted = train, held_out, description.num_classes
-    return Data(test, few, *fitted, facts, annotated, annotation_facts, labelled, reasons)
+    if can_fit(description, split):
+        num_classes = description.num_classes
+        few_shot = {"batch_size": BATCH_SIZE, "held_out": options.shots, **source}
+        try:
+            train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
+            facts |= {"train": train.identify(), "validation": cast(Any, held_out).identify()}
+        except TooFewImages as error:
+            reason = _too_few(error, options.shots)
+            reasons = {"train": reason, "validation": reason}
+            log.warning("%s", reason)
+        count = gallery_size(description, tested)
+        (gallery,) = load(splits=("train",), batch_size=BATCH_SIZE, take=count)
+        annotated = {"gallery": lambda: gallery, **annotated}
+        annotation_facts = {"gallery": {"gallery": gallery.identify()}, **annotation_facts}
+    return Data(
+        test,
+        few,
+        train,
+        held_out,
+        num_classes,
+        facts,
+        optional=annotated,
+        optional_facts=annotation_facts,
+        labelled=description.num_classes > 1,
+        reasons=reasons,
+    )
 
 
 def gallery_size(description: Description, tested: int) -> int:
@@ -308,31 +285,30 @@ def example_setup(
     """Python code that loads the images of a report, for the code of its figures."""
     from vit_tf.analysis.figures.data import batch_size_of
 
-    data = without_password(str(options.data))
-    shared = [f"image_size={tuple(size)}"]
-    if options.data_dir:
-        shared.append(f"data_dir={str(options.data_dir)!r}")
-    shared = ", ".join(shared)
-    tested = options.sizes["test"]
+    data, shots, tested = without_password(options.data), options.shots, options.sizes["test"]
+    sized = f"image_size={tuple(size)}"
+    shared = sized + (f", data_dir={options.data_dir!r}" if options.data_dir else "")
     batches = f"take={tested}, batch_size={batch_size_of(tested)}, shuffle_once=True"
     lines = [f"(images,) = data.load({data!r}, splits=({split!r},), {batches}, {shared})"]
     if fitted:
-        lines.append(f"train, _ = data.few_shot({data!r}, {options.shots}, {shared})")
+        lines.append(f"train, _ = data.few_shot({data!r}, {shots}, {shared})")
     if can_fit(description, split):
         gallery = f"splits=('train',), take={gallery_size(description, tested)}"
         lines.append(f"(train,) = data.load({data!r}, {gallery}, {shared})")
-    sizes = f"take={options.take_objects}, batch_size={ANNOTATED_BATCH}, image_size={tuple(size)}"
-    for name in ("objects", "parts"):
+    batched = f"batch_size={ANNOTATED_BATCH}, {sized}"
+    masks = f"load_coco({{!r}}, {{!r}}, take={options.take_objects}, {batched})"
+    calls = {
+        "objects": masks,
+        "parts": masks,
+        "videos": "load_davis({!r})",
+        "pairs": f"load_spair({{!r}}, {sized})",
+        "landmarks": f"load_revisited({{!r}}, {{!r}}, {batched})",
+    }
+    for name, call in calls.items():
         if source := getattr(options, name):
-            lines.append(f"{name} = data.load_coco({source[0]!r}, {source[1]!r}, {sizes})")
-    if options.videos:
-        lines.append(f"videos = data.load_davis({options.videos!r})")
-    if options.pairs:
-        lines.append(f"pairs = data.load_spair({options.pairs!r}, image_size={tuple(size)})")
-    if options.landmarks:
-        call = "data.load_revisited({!r}, {!r}, batch_size={}, image_size={})"
-        call = call.format(*options.landmarks, ANNOTATED_BATCH, tuple(size))
-        lines.append(f"queries, database, truth = {call}")
+            target = "queries, database, truth" if name == "landmarks" else name
+            source = [source] if isinstance(source, str) else source
+            lines.append(f"{target} = data.{call.format(*source)}")
     return "\n".join(lines)
 
 
@@ -446,44 +422,6 @@ class ProgressBar:
         before = self._done[stage]
         self._done[stage] = self._stages[stage] * done / total
         self._bar.update(self._done[stage] - before)
-
-
-class _LastLine(logging.Handler):
-    """The line that was logged last, and when."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.time = "starting", time.monotonic()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.msg != STILL_RUNNING:
-            self.words, self.time = record.getMessage(), time.monotonic()
-
-
-@contextlib.contextmanager
-def lines_while_working(logger: logging.Logger) -> Iterator[None]:
-    """Logs that a step is still running, 10 s after its line, and then less and less often."""
-    last, stopped = _LastLine(), threading.Event()
-
-    def watch() -> None:
-        started, count, logged = last.time, 0, last.time
-        while not stopped.wait(INTERVALS[0] / 10):
-            if last.time != started:
-                started, count, logged = last.time, 0, last.time
-            now = time.monotonic()
-            if now - logged >= INTERVALS[min(count, len(INTERVALS) - 1)]:
-                logger.info(STILL_RUNNING, now - started, last.words)
-                count, logged = count + 1, now
-
-    thread = threading.Thread(target=watch, daemon=True)
-    logger.addHandler(last)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
-        logger.removeHandler(last)
 
 
 def progress_callback(progress: Callable[[int, int], None]) -> keras.callbacks.Callback:

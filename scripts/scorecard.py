@@ -13,14 +13,22 @@ Examples:
     vit-tf scorecard report-0 report-1 --out report-over-seeds
 """
 
-import sys
 from pathlib import Path
-
-if not __package__:  # started by its path: the package is that of its own checkout
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from vit_tf.scripts import common
 from vit_tf.scripts.common import Arguments, Options
+
+OPTIONS = {
+    "reports": {
+        "reports": {
+            "type": Path,
+            "nargs": "+",
+            "metavar": "REPORT",
+            "help": "folder of a report, one for each seed; at least two",
+        }
+    },
+    "run": common.output("output folder", default=Path("scorecard")),
+}
 
 
 def main(arguments: Arguments = None) -> int:
@@ -30,12 +38,7 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("scorecard", __doc__)
-    add = parser.group("reports")
-    text = "folder of a report, one for each seed; at least two"
-    add("reports", type=Path, nargs="+", metavar="REPORT", help=text)
-    common.add_out(parser.group("run"), "output folder", default=Path("scorecard"))
-    return parser.parse_args(arguments)
+    return common.make_parser("scorecard", __doc__, OPTIONS).parse_args(arguments)
 
 
 def run(options: Options) -> None:
@@ -49,7 +52,3 @@ def run(options: Options) -> None:
     for row in report.claims:
         print(f"{row.outcome.value:18} {row.claim.statement}")
     print(report.path)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,30 +21,23 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import logging
 import math
 import multiprocessing
 import os
-import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from functools import cache, cached_property, partial
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
-
-if not __package__:  # started by its path: the package is that of its own checkout
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import vit_tf
 from vit_tf.scripts import common, report_commands
-from vit_tf.scripts.common import Arguments, Options
+from vit_tf.scripts.common import Arguments, Options, integer, named
 from vit_tf.scripts.report_commands import Progress
 
 if TYPE_CHECKING:
@@ -59,6 +52,41 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vit_tf.study")
 
+OPTIONS = {
+    "figures": {
+        **report_commands.FIGURES,
+        "--full": {"action": "store_true", "help": "train all models of the papers' figures"},
+    },
+    "data": {
+        **common.SOURCE,
+        "--image-size": integer("side of the images, in pixels: a multiple of 8", default=32),
+        "--take": integer(
+            "number of training images (default: all, at most 24,000 unless the data are digits)"
+        ),
+        "--far-data": named(
+            "data of a far domain to fine-tune on, with --full (default: shapes; digits for shapes)"
+        ),
+        **report_commands.SAMPLING,
+    },
+    "annotated images": report_commands.ANNOTATIONS,
+    "training": {
+        "--epochs": integer("epochs of the ViTs (default: 12 for digits, otherwise 9)"),
+        "--bit-epochs": integer("epochs of the BiT (default: 6)"),
+        "--shift": integer("largest random shift, in pixels (default: 1 for digits, otherwise 0)"),
+        "--seeds": integer(
+            "number of seeds of ViT-CLS, the larger ViT and BiT, with --full", default=2
+        ),
+        "--batch-size": integer(
+            "examples per training step (default: 32 for digits, otherwise 64)"
+        ),
+        "--jobs": integer("models trained in parallel (default: by the number of cores)"),
+    },
+    "run": {
+        **common.output("output folder (default: study_DATA)"),
+        **common.SEED,
+        **common.STRATEGY,
+    },
+}
 MAIN = ("--figures", "--list", "--full", "--data", "--data-dir", "--image-size", "--take")
 MAIN += ("--take-test", "--epochs", "--seeds", "--out")
 # Defaults for two CPU cores; each is an option too.
@@ -73,13 +101,11 @@ NUM_LAYERS = 6
 FRACTIONS = (0.03, 0.1, 0.3)
 # Expected seconds on two CPU cores with models trained in parallel: to trace and compile one, for
 # 1,000 images of 32 pixels in an epoch, and to measure a model and to draw its pictures.
-COMPILING, MEASURING, DRAWING = 15, 50, 16
-PER_THOUSAND = {"BiT": 4.0}
-PER_THOUSAND_OTHERS = 6.0
+COMPILING, PER_THOUSAND, MEASURING, DRAWING = 15, 6.0, 50, 16
 MAX_JOBS = 4  # each takes about a gigabyte
 INTRODUCTION = (
     "Small vision models were trained on {description.name} ({description.num_classes} classes, "
-    "{options.image_size} pixels) and measured on its test images.\n\n"
+    "{options.image_size} pixels) and measured on its test images.{note}\n\n"
     "Linear probes are fitted on {options.shots} training images per class; their penalty is "
     "selected on as many others. What the papers report for large models on large data may not "
     "replicate on small ones."
@@ -97,34 +123,8 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("study", __doc__, MAIN)
-    report_commands.add_figures(parser)
-    add = parser.group("figures")
-    add("--full", action="store_true", help="train all models of the papers' figures")
-    add = parser.group("data")
-    common.add_source(add)
-    add("--image-size", type=int, default=32, help="side of the images, in pixels: a multiple of 8")
-    common.add_take(add, "all, at most 24,000 unless the data are digits")
-    text = "data of a far domain to fine-tune on, with --full (default: shapes; digits for shapes)"
-    add("--far-data", metavar="NAME", help=text)
-    report_commands.add_sampling(parser)
-    add = parser.group("training")
-    add("--epochs", type=int, help="epochs of the ViTs (default: 12 for digits, otherwise 9)")
-    add("--bit-epochs", type=int, help="epochs of the BiT (default: 6)")
-    text = "largest random shift, in pixels (default: 1 for digits, otherwise 0)"
-    add("--shift", type=int, help=text)
-    add(
-        "--seeds",
-        type=int,
-        default=2,
-        help="number of seeds of ViT-CLS, the larger ViT and BiT, with --full",
-    )
-    text = "examples per training step (default: 32 for digits, otherwise 64)"
-    add("--batch-size", type=int, help=text)
-    text = "models trained in parallel (default: by the number of cores)"
-    add("--jobs", type=int, help=text)
-    report_commands.add_run(parser, "study_DATA")
-    options = parser.parse_args(arguments)
+    options = common.make_parser("study", __doc__, OPTIONS, MAIN).parse_args(arguments)
+    report_commands.require_figures(options)
     if options.image_size < 16 or options.image_size % 8:
         raise ValueError(
             "Expected --image-size to be a multiple of 8 from 16 on. "
@@ -157,15 +157,24 @@ def run(options: Options) -> None:
 def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
     """Train what these figures need, measure, draw and write the report."""
     from vit_tf.analysis.report.assemble import write_figures
+    from vit_tf.common.names import join_words
 
     description = common.describe_labelled(options)
     options.sizes = report_commands.subset_sizes(options, description)
     plans = selected_plans(make_plans(options, description.num_classes), options)
     progress = report_commands.ProgressBar(expected_seconds(plans, options))
-    log.info(outline(plans, options, progress.seconds))
+    log.info(
+        "Training %s on %d images and measuring on %d: about %d minutes on two CPU cores, less "
+        "what is already done. Results: %s",
+        join_words([plan.name for plan in plans]),
+        options.sizes["train"],
+        options.sizes["test"],
+        max(1, round(progress.seconds / 60)),
+        options.out,
+    )
     data = report_commands.read_data(options, description, image_size=options.image_size)
     with report_commands.strategy_in(options.out, options.strategy), progress.shown():
-        train_in_parallel(plans, options, progress, options.jobs or default_jobs())
+        train_in_parallel(plans, options, progress)
         models, rows = train_all(plans, options, progress)
         return write_figures(
             figures,
@@ -189,10 +198,8 @@ def make_study(figures: Sequence[Figure], options: Options) -> Report | None:
 
 def introduction(options: Options, description: Description) -> str:
     """What the report says first: the data, the probes and what to expect of them."""
-    text = INTRODUCTION.format(options=options, description=description)
-    lead, _, details = text.partition("\n\n")
     note = DIGITS_NOTE if options.data == "digits" else ""
-    return f"{lead}{note}\n\n{details}"
+    return INTRODUCTION.format(options=options, description=description, note=note)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +238,11 @@ class ModelPlan:
         """How often each training image is seen in an epoch: less data gives as many updates."""
         return round(1 / self.fraction)
 
+    @property
+    def share(self) -> float:
+        """The number of images in an epoch, relative to that of the training images."""
+        return 0.5 if self.is_far or self.half is not None else 1
+
     @cached_property
     def facts(self) -> list[Any]:
         """All that the trained model depends on, besides the data and the study's seed."""
@@ -261,16 +273,19 @@ def make_plans(options: Options, num_classes: int) -> list[ModelPlan]:
         )
 
     long, short = recipe(options.epochs), recipe(options.bit_epochs)
+    cls = ModelPlan("ViT-CLS", "vit", vit_tf.ViT, vit, long)
+    resnet = ModelPlan("BiT", "resnet", vit_tf.BiT, bit, short)
     plans = [
-        ModelPlan("ViT-CLS", "vit", vit_tf.ViT, vit, long),
+        cls,
         ModelPlan("ViT-GAP", "gap", vit_tf.ViT, vit | {"pooling": "gap"}, long),
-        ModelPlan("BiT", "resnet", vit_tf.BiT, bit, short),
+        resnet,
         ModelPlan("Mixer", "mixer", vit_tf.Mixer, mixer, long),
     ]
-    cls, resnet = plans[0], plans[2]
 
-    def variant(plan: ModelPlan, name: str, role: str, detail: Detail, **changes: Any) -> ModelPlan:
-        changes |= {"role": role, "detail": detail, "base": plan.name}
+    def variant(
+        plan: ModelPlan, name: str, role: str, detail: Detail = None, **changes: Any
+    ) -> ModelPlan:
+        changes = {"role": role, "detail": detail, "base": plan.name} | changes
         return dataclasses.replace(plan, name=f"{plan.name} {name}", **changes)
 
     for block in ("block01", "block03", "block05"):
@@ -278,42 +293,43 @@ def make_plans(options: Options, num_classes: int) -> list[ModelPlan]:
         name = f"without skips in {block}"
         plans.append(variant(cls, name, "without", block, config=config))
     config = vit | {"hidden_dim": 128, "num_heads": 8, "mlp_dim": 512}
-    larger = variant(cls, "of twice the width", "larger", None, config=config)
-    plans.append(larger)
+    larger = variant(cls, "of twice the width", "larger", config=config)
     config = vit | {"patch_size": max(1, vit["patch_size"] // 2)}
-    plans.append(variant(cls, "with smaller patches", "finer", None, config=config))
+    plans += [larger, variant(cls, "with smaller patches", "finer", config=config)]
     fractions = [(plan, fraction) for plan in (cls, resnet) for fraction in FRACTIONS]
     for plan, fraction in [*fractions, (larger, min(FRACTIONS))]:
         name = f"on {100 * fraction:g}% of the data"
         plans.append(variant(plan, name, "fraction", fraction, fraction=fraction))
     # The root of a ResNet, with stride 4, in place of patches of about the same stride.
-    config = vit | {"stem_units": (), "patch_size": max(1, size // 32)}
-    plans.append(
-        variant(
-            cls, "with a convolutional stem", "hybrid", None, model=vit_tf.HybridViT, config=config
-        )
-    )
+    hybrid = {
+        "model": vit_tf.HybridViT,
+        "config": vit | {"stem_units": (), "patch_size": max(1, size // 32)},
+    }
+    plans.append(variant(cls, "with a convolutional stem", "hybrid", **hybrid))
     masking = vit_tf.Pretraining(
         epochs=options.epochs,
         learning_rate=2e-3,
         warmup_epochs=options.epochs / 10,
         weight_decay=0.05,
     )
-    masked = variant(cls, "on masked patches", "masked", None, recipe=masking)
-    tuned = variant(cls, "on masked patches and fine-tuned", "tuned", None, start=masked)
+    masked = variant(cls, "on masked patches", "masked", recipe=masking)
+    tuned = variant(cls, "on masked patches and fine-tuned", "tuned", start=masked)
     plans += [masked, tuned]
     for seed in range(1, options.seeds):
         for plan in (cls, resnet, larger):
             plans.append(variant(plan, f"seed {seed}", "seed", seed, seed=seed))
-    before = variant(cls, "on half the classes", "before", None, half=0)
-    tuning = recipe(math.ceil(options.epochs / 2), learning_rate=5e-4)
-    name, changes = "fine-tuned on the others", {"recipe": tuning, "half": 1, "start": before}
-    after = dataclasses.replace(variant(cls, name, "after", None, **changes), base=before.name)
+    # Fine-tuning on the other half of the classes, and on a far domain.
+    before = variant(cls, "on half the classes", "before", half=0)
+    tuning = {
+        "recipe": recipe(math.ceil(options.epochs / 2), learning_rate=5e-4),
+        "start": before,
+        "base": before.name,
+    }
+    after = variant(cls, "fine-tuned on the others", "after", half=1, **tuning)
     far_data = vit_tf.data.describe(options.far_data, options.data_dir)
-    name = f"fine-tuned on {far_data.name}"
     config = vit | {"num_classes": far_data.num_classes}
-    changes = {"role": "far", "half": None, "is_far": True, "config": config}
-    far = dataclasses.replace(after, name=f"{cls.name} {name}", **changes)
+    name = f"fine-tuned on {far_data.name}"
+    far = variant(cls, name, "far", is_far=True, config=config, **tuning)
     return [*plans, before, after, far]
 
 
@@ -341,25 +357,12 @@ def needed_plans(plans: Sequence[ModelPlan], figures: Iterable[Figure]) -> list[
 
 def expected_seconds(plans: Sequence[ModelPlan], options: Options) -> dict[str, float]:
     """Expected seconds of training, of the measurements and the pictures on two cores: dict."""
-    pixels = (options.image_size / 32) ** 2
+    per_thousand = PER_THOUSAND * (options.image_size / 32) ** 2
     stages: dict[str, float] = {}
     for plan in plans:
-        images = options.sizes["train"] * (0.5 if plan.is_far or plan.half is not None else 1)
-        per_example = PER_THOUSAND.get(plan.model.__name__, PER_THOUSAND_OTHERS) * pixels
-        stages[plan.name] = COMPILING + plan.recipe.epochs * images / 1000 * per_example
+        thousands = options.sizes["train"] * plan.share / 1000
+        stages[plan.name] = COMPILING + plan.recipe.epochs * thousands * per_thousand
     return stages | {"measuring": MEASURING * len(plans), "drawing": DRAWING * len(plans)}
-
-
-def outline(plans: Sequence[ModelPlan], options: Options, seconds: float) -> str:
-    """What a study will do and how long it may take, as a sentence."""
-    from vit_tf.common.names import join_words
-
-    sizes, names = options.sizes, join_words([plan.name for plan in plans])
-    return (
-        f"Training {names} on {sizes['train']} images and measuring on {sizes['test']}: about "
-        f"{max(1, round(seconds / 60))} minutes on two CPU cores, less what is already done. "
-        f"Results: {options.out}"
-    )
 
 
 def train_all(
@@ -450,8 +453,7 @@ def training_flops(plan: ModelPlan, options: Options, model: VisionModel) -> flo
     """Floating-point operations of the training of a plan and of those that it starts from."""
     from vit_tf.features.flops import training_flops as flops_of_images
 
-    share = 0.5 if plan.is_far or plan.half is not None else 1
-    images = options.sizes["train"] * share * plan.recipe.epochs
+    images = options.sizes["train"] * plan.share * plan.recipe.epochs
     before = training_flops(plan.start, options, model) if plan.start else 0
     return before + flops_of_images(vit_tf.count_flops(model), images)
 
@@ -462,7 +464,6 @@ def untrained(
     """Function that makes a copy of a model of the study with randomly initialized weights."""
     path = options.out / "models" / f"{model.slug}.keras"
     weights_seed = options.seed if seed is None else seed
-
     return lambda: vit_tf.reinitialize(vit_tf.load_model(path), weights_seed)
 
 
@@ -490,7 +491,7 @@ def model_key(plan: ModelPlan, options: Options) -> str:
     from vit_tf.analysis.engine.store import fingerprint
 
     options = data_options(plan, options)
-    if not hasattr(options, "digests"):  # once for all plans
+    if getattr(options, "digests", None) is None:  # once for all plans
         options.digests = [split.identify() for split in load_data(options, options.batch_size)]
     source = [options.data, options.image_size, options.sizes, options.digests]
     source += common.chosen_classes(options).values()
@@ -511,17 +512,17 @@ def load_facts(plan: ModelPlan, options: Options) -> ModelFacts | None:
     note = path.with_suffix(".json")
     if not (note.is_file() and path.is_file()):
         return None
+    weights = digest_files([path])
     try:
         facts = json.loads(note.read_text(encoding="utf-8"))
-        key, *described = (facts[name] for name in ("key", "row", "taps", "grid"))
+        key, digest, *described = (facts[n] for n in ("key", "digest", "row", "taps", "grid"))
+        is_intact = digest == fingerprint(described, weights)
     except (ValueError, KeyError, TypeError):
-        log.warning("%s is corrupt: %s is trained again", note, plan.name)
+        is_intact = False
+    if not is_intact:
+        log.warning("%s or its note was changed: %s is trained again", path, plan.name)
         return None
     if key != model_key(plan, options):
-        return None
-    weights = digest_files([path])
-    if facts.get("digest") != fingerprint(described, weights):
-        log.warning("%s or its note was changed: %s is trained again", path, plan.name)
         return None
     grid = facts["grid"] and vit_tf.TokenGrid(**facts["grid"])
     return facts | {"grid": grid, "key": fingerprint(key, weights)}
@@ -619,14 +620,12 @@ def data_options(plan: ModelPlan, options: Options) -> Options:
     if not plan.is_far:
         return options
     if not hasattr(options, "of_far_domain"):
-        far = argparse.Namespace(**vars(options))
-        vars(far).pop("digests", None)
-        far.data, far.classes, far.take = options.far_data, None, None
+        changes = {"data": options.far_data, "classes": None, "take": None, "digests": None}
+        far = argparse.Namespace(**vars(options) | changes)
         sizes = report_commands.subset_sizes(far, common.describe_labelled(far))
         half = options.sizes["train"] // 2
         count = min(half, sizes["train"])
-        far.sizes = sizes | {"train": count}
-        far.far_repeats = round(half / count)
+        far.sizes, far.far_repeats = sizes | {"train": count}, round(half / count)
         options.of_far_domain = far
     return options.of_far_domain
 
@@ -642,61 +641,47 @@ def _half_of_classes(data: tf.data.Dataset, plan: ModelPlan, batch_size: int) ->
     return batches.apply(tf.data.experimental.assert_cardinality(count))
 
 
-def train_in_parallel(
-    plans: Sequence[ModelPlan], options: Options, progress: Progress, jobs: int
-) -> None:
+def train_in_parallel(plans: Sequence[ModelPlan], options: Options, progress: Progress) -> None:
     """Trains the models that are not yet trained, several at a time, the longest first."""
     missing = [plan for plan in plans if not load_facts(plan, options)]
-    if min(jobs, len(missing)) < 2:
+    jobs = min(options.jobs or default_jobs(), len(missing))
+    if jobs < 2:
         return
     expected = expected_seconds(missing, options)
     missing.sort(key=lambda plan: -expected[plan.name])
+    context = multiprocessing.get_context("spawn")
+    threads, reports = max(1, (os.cpu_count() or 1) // jobs), context.Queue()
     running = {}
-    with Processes(min(jobs, len(missing)), progress) as processes:
-        while missing or running:
-            open_names = {plan.name for plan in [*missing, *running.values()]}
-            ready = [p for p in missing if p.start is None or p.start.name not in open_names]
-            for plan in ready:
-                running[processes.submit(train_and_measure, plan, options)] = plan
-            missing = [plan for plan in missing if plan not in ready]
-            for future in processes.first(list(running)):
-                future.result()
-                log.info("%s is trained", running.pop(future).name)
+    with ProcessPoolExecutor(jobs, context, _start_process, (threads, reports)) as processes:
+        try:
+            while missing or running:
+                # A model that starts from another is trained after it.
+                untrained_names = {plan.name for plan in [*missing, *running.values()]}
+                for plan in missing[:]:
+                    if plan.start is None or plan.start.name not in untrained_names:
+                        running[processes.submit(train_in_process, plan, options)] = plan
+                        missing.remove(plan)
+                finished, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+                while not reports.empty():
+                    progress(*reports.get())
+                for future in finished:
+                    future.result()
+                    log.info("%s is trained", running.pop(future).name)
+        except BaseException:
+            # Their trainings save their states; otherwise they would be waited for.
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
-def train_and_measure(plan: ModelPlan, options: Options) -> None:
-    """Train one model in a process of its own, and make the measurements of it alone.
+def train_in_process(plan: ModelPlan, options: Options) -> None:
+    """Train one model in a process that reports its progress to the one that started it."""
 
-    Which figure leads a chapter depends on all models, so that these are measured later.
-    """
-    report = partial(_report, plan.name)
+    def report(done: float, total: float) -> None:
+        _reports.put((plan.name, done, total))
+
     train_plan(plan, options, [report_commands.progress_callback(report)])
     report(1, 1)
-    if plan.base is None and "main" not in report_commands.figure_numbers(options):
-        _measure_alone(plan, options)
-
-
-def _measure_alone(plan: ModelPlan, options: Options) -> None:
-    """Makes the measurements of a model that share no pass with those of other models.
-
-    One that fails is tried again, and explained, where the report is written.
-    """
-    from vit_tf.analysis.figures.figure import lookup_figures, plan as plan_pictures
-    from vit_tf.analysis.figures.measure import in_own_passes, measure_all
-
-    models, _ = train_all([plan], options, lambda *_: None)
-    data = report_commands.read_data(
-        options, common.describe_labelled(options), image_size=options.image_size
-    )
-    figures = lookup_figures(report_commands.figure_numbers(options))
-    pictures, _ = plan_pictures(figures, models, data)
-    wanted = [item for picture in pictures for item in picture.selection.measurements.values()]
-    measure_all(
-        in_own_passes(wanted),
-        data,
-        options.out / "results",
-        lambda *_: _report(plan.name, 1, 1, f"measuring {plan.name}"),
-    )
 
 
 def default_jobs() -> int:
@@ -708,65 +693,22 @@ def default_jobs() -> int:
     return 1 if alone else min(cores + 1, MAX_JOBS)
 
 
-class Processes:
-    """Processes that run functions, each on its part of the cores; they end with this process."""
-
-    def __init__(self, jobs: int, progress: Progress) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._progress, self._reports = progress, context.Queue()
-        # A process reads the end of this pipe as soon as nobody is left to write to it.
-        alive, self._alive = context.Pipe(duplex=False)
-        threads = max(1, (os.cpu_count() or 1) // jobs)
-        arguments = (threads, self._reports, alive)
-        self._pool = ProcessPoolExecutor(jobs, context, _start_process, arguments)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._alive.close()
-        self._pool.shutdown(cancel_futures=True)
-        self._alive.close()
-
-    def submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
-        """The future of a call."""
-        return self._pool.submit(function, *arguments)
-
-    def first(self, futures: Sequence[Future[None]]) -> set[Future[None]]:
-        """The finished futures, as soon as there is one; progress is reported meanwhile."""
-        while True:
-            done, _ = wait(futures, timeout=0.2, return_when=FIRST_COMPLETED)
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    self._progress(*self._reports.get_nowait())
-            if done:
-                return done
+_reports: multiprocessing.Queue  # to the process that started this one, for training
 
 
-_reports: multiprocessing.Queue  # to the parent, in a process of `Processes`
-
-
-def _report(*arguments: Any) -> None:
-    """Report progress to the process that started this one."""
-    _reports.put(arguments)
-
-
-def _start_process(threads: int, reports: multiprocessing.Queue, alive: Connection) -> None:
+def _start_process(threads: int, reports: multiprocessing.Queue) -> None:
+    """Limits the threads of a new process, which ends with the one that started it."""
     import tensorflow as tf
 
     global _reports
     _reports = reports
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
-    threading.Thread(target=_exit_with_parent, args=(alive,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _exit_with_parent(alive: Connection) -> None:
-    with contextlib.suppress(EOFError):
-        alive.recv()
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
     os._exit(1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -26,18 +26,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-if not __package__:  # started by its path: the package is that of its own checkout
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
 from vit_tf.common.names import without_password
 from vit_tf.data.files import is_remote
 from vit_tf.scripts import common
-from vit_tf.scripts.common import AddOption, Arguments, Options
+from vit_tf.scripts.common import Arguments, Options, integer, named
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -59,6 +55,42 @@ MODELS = {
     "mixer": ("Mixer", SMALL_MIXER, (*SMALL_MIXER, "dropout_rate", "without_skips")),
 }
 
+
+def _known_model(name: str) -> str:
+    """The name of a model that `train` makes; an error says how its size is chosen."""
+    if name in MODELS:
+        return name
+    raise argparse.ArgumentTypeError(
+        f"Expected {' or '.join(MODELS)}; a size is chosen by --variant, such as Ti/16 or "
+        f"R50x1, or by --num-layers, --hidden-dim and others. Received: {name!r}"
+    )
+
+
+OPTIONS = {
+    "model": {
+        "--model": named(
+            f"{' or '.join(MODELS)}: ViT, BiT ResNet or MLP-Mixer", type=_known_model, default="vit"
+        ),
+        **common.VARIANT,
+        **common.ARCHITECTURE,
+    },
+    "data": {
+        **common.TRAINING_DATA,
+        "--image-size": integer("side of the images, in pixels", default=32),
+    },
+    "run": {
+        **common.TRAINING_RUN,
+        "--record-formation": integer("record how representations form, every N epochs"),
+    },
+    "recipe": {
+        "--recipe": named(
+            "recipe of a paper, such as vit-b16, augreg-s16, plain-vit-s16 or bit-r50x1; its "
+            "learning rate scales with the batch size, and other options override it (default: "
+            "none)"
+        ),
+        **common.recipe_options(vit_tf.Recipe),
+    },
+}
 MAIN = ("--model", "--variant", "--data", "--data-dir", "--image-size", "--batch-size")
 MAIN += ("--recipe", "--epochs", "--learning-rate", "--out", "--strategy", "--mixed-precision")
 
@@ -72,17 +104,7 @@ def main(arguments: Arguments = None) -> int:
 
 def parse(arguments: Arguments = None) -> Options:
     """The options of the command line."""
-    parser = common.make_parser("train", __doc__, MAIN)
-    _add_model(parser.group("model"))
-    common.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
-    text = (
-        "recipe of a paper, such as vit-b16, augreg-s16, plain-vit-s16 or bit-r50x1; its learning "
-    )
-    text += "rate is scaled with the batch size, and other options override it (default: none)"
-    parser.group("recipe")("--recipe", metavar="NAME", help=text)
-    common.add_recipe(parser.group("recipe"), vit_tf.Recipe)
-    text = "record how representations form, every N epochs"
-    parser.group("run")("--record-formation", type=int, help=text)
+    parser = common.make_parser("train", __doc__, OPTIONS, MAIN)
     options = parser.parse_args(arguments)
     if options.recipe:
         published = vit_tf.recipe(options.recipe)
@@ -100,30 +122,47 @@ def parse(arguments: Arguments = None) -> Options:
     return options
 
 
-def _add_model(add: AddOption) -> None:
-    add(
-        "--model",
-        type=_known_model,
-        metavar="NAME",
-        default="vit",
-        help=f"{' or '.join(MODELS)}: ViT, BiT ResNet or MLP-Mixer",
+def run(options: Options) -> None:
+    """Train, test and write the model and its result."""
+    recipe = make_recipe(options)
+    common.prepare(options)
+    data = {"image_size": options.image_size} | common.data_arguments(options)
+    if options.recipe and options.random_resized_crop is not None:
+        _, most, distribution = vit_tf.recipe(options.recipe).area
+        data["random_resized_crop"] = (options.random_resized_crop, most, distribution)
+    loaded = data | preprocessing_of(options)
+    splits = ("train", "validation", "test")
+    train, validation, test = vit_tf.data.load(
+        options.data, data_dir=options.data_dir, splits=splits, **loaded
     )
-    add(
-        "--variant",
-        metavar="NAME",
-        help="published size, such as B/16 or R50x1 (default: a small model)",
-    )
-    common.add_architecture(add)
+    description = common.describe_labelled(options)
+    recorders = []
+    if options.record_formation is not None:
+        from vit_tf.common.backend import require_tensorflow
 
-
-def _known_model(name: str) -> str:
-    """The name of a model that `train` makes; an error says how its size is chosen."""
-    if name in MODELS:
-        return name
-    raise argparse.ArgumentTypeError(
-        f"Expected {' or '.join(MODELS)}; a size is chosen by --variant, such as Ti/16 or "
-        f"R50x1, or by --num-layers, --hidden-dim and others. Received: {name!r}"
-    )
+        require_tensorflow("--record-formation")
+        if is_remote(options.out):
+            raise ValueError(
+                "--record-formation needs --out to be a local folder. "
+                f"Received: {without_password(options.out)}"
+            )
+        recorders = [make_recorder(options, validation, loaded)]
+    with vit_tf.distribute.strategy(options.strategy).scope():
+        shape = tuple(train.element_spec[0].shape[1:])
+        model = make_model(options, shape, description.num_classes)
+        if options.recipe:
+            model = vit_tf.recipe(options.recipe).initialize(model)
+        accuracy = common.train_and_test(
+            model,
+            recipe,
+            (train, validation, test),
+            options,
+            {"name": without_password(options.data), **data},
+            recorders,
+        )
+    common.say(f"test accuracy {100 * accuracy:.2f} %, {options.out / 'model.keras'}")
+    if recorders and vit_tf.distribute.is_chief():
+        draw_formation(recorders[0].result, options.out / "formation.png")
 
 
 def make_model(
@@ -143,14 +182,6 @@ def make_model(
     if options.variant:
         return model_class.from_variant(options.variant, **settings)
     return model_class(**small | settings)
-
-
-def make_initialized(
-    options: Options, image_shape: tuple[int, int, int], num_classes: int
-) -> VisionModel:
-    """The model of the options, with the initial bias of the head of a published recipe."""
-    model = make_model(options, image_shape, num_classes)
-    return vit_tf.recipe(options.recipe).initialize(model) if options.recipe else model
 
 
 def preprocessing_of(options: Options) -> dict[str, Any]:
@@ -230,47 +261,3 @@ def draw_formation(result: xr.Dataset, path: Path) -> None:
     matplotlib.use("agg")
     figure = figure_of(plot_formation(result))
     write_whole(path, lambda partial: figure.savefig(partial, dpi=150))
-
-
-def run(options: Options) -> None:
-    """Train, test and write the model and its result."""
-    recipe = make_recipe(options)
-    common.prepare(options)
-    data = {"image_size": options.image_size} | common.data_arguments(options)
-    if options.recipe and options.random_resized_crop is not None:
-        _, most, distribution = vit_tf.recipe(options.recipe).area
-        data["random_resized_crop"] = (options.random_resized_crop, most, distribution)
-    loaded = data | preprocessing_of(options)
-    splits = vit_tf.data.load(
-        options.data,
-        data_dir=options.data_dir,
-        splits=("train", "validation", "test"),
-        **loaded,
-    )
-    description = common.describe_labelled(options)
-    shape = tuple(splits[0].element_spec[0].shape[1:])
-    recorders = []
-    if options.record_formation is not None:
-        from vit_tf.common.backend import require_tensorflow
-
-        require_tensorflow("--record-formation")
-        if is_remote(options.out):
-            raise ValueError(
-                "--record-formation needs --out to be a local folder. "
-                f"Received: {without_password(options.out)}"
-            )
-        recorders = [make_recorder(options, splits[1], loaded)]
-    common.train_and_test(
-        lambda: make_initialized(options, shape, description.num_classes),
-        recipe,
-        splits,
-        options,
-        {"name": without_password(options.data), **data},
-        recorders,
-    )
-    if recorders and vit_tf.distribute.is_chief():
-        draw_formation(recorders[0].result, options.out / "formation.png")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

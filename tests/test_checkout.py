@@ -13,12 +13,6 @@ from paths import ROOT, copy_checkout
 
 import vit_tf
 
-DOORS = [
-    path.name
-    for path in sorted((ROOT / "scripts").glob("*.py"))
-    if "\nif __name__ ==" in path.read_text()
-]
-
 # What setuptools writes for an editable install: a last finder with a folder for each package.
 PROBE = """
 import json, sys
@@ -26,7 +20,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec, spec_from_file_location
 
 sys.meta_path[:] = [one for one in sys.meta_path if "Editable" not in repr(one)]
-install, folder, script = sys.argv[1:]
+install, folder = sys.argv[1:]
 if install == "editable":
     class Finder:
         @staticmethod
@@ -39,30 +33,7 @@ if install == "editable":
 elif install == "plain":
     sys.path.append(folder)
 
-if script:
-    import runpy
-    from unittest.mock import MagicMock
-
-    class Found(Exception):
-        pass
-
-    class Stop:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name.startswith("vit_tf."):
-                raise Found
-
-    sys.modules |= {name: MagicMock() for name in ("tensorflow", "keras", "xarray", "h5py")}
-    sys.meta_path.insert(0, Stop)
-    sys.path[0] = script.rpartition("/")[0]
-    try:
-        runpy.run_path(script)
-    except Found:
-        pass
-    sys.meta_path.remove(Stop)
-    del sys.modules["tensorflow"], sys.modules["keras"]
-else:
-    import vit_tf
+import vit_tf
 
 package = find_spec("vit_tf")
 analysis, scripts = find_spec("vit_tf.analysis"), find_spec("vit_tf.scripts")
@@ -71,7 +42,7 @@ print(json.dumps({
     "analysis": analysis and analysis.origin,
     "scripts": scripts and scripts.origin,
     "inside": analysis and list(analysis.submodule_search_locations),
-    "light": not {"tensorflow", "keras"} & set(sys.modules) or bool(script),
+    "light": not {"tensorflow", "keras"} & set(sys.modules),
 }))
 """
 
@@ -89,10 +60,10 @@ def folders(tmp_path_factory):
     return root
 
 
-def found(folders, install, where, script=""):
+def found(folders, install, where):
     """Where the package and its analysis come from, in a new process in a folder."""
     place = {"plain": folders / "site", "editable": folders / "a", "none": ""}[install]
-    line = [sys.executable, "-c", PROBE, install, str(place), str(script)]
+    line = [sys.executable, "-c", PROBE, install, str(place)]
     done = subprocess.run(line, cwd=folders / where, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -129,13 +100,6 @@ def test_an_unrelated_folder_beside_an_installed_package_is_not_taken(folders):
         assert_one(found(folders, "plain", "empty"), site, site / "analysis")
     finally:
         shutil.rmtree(stray)
-
-
-@pytest.mark.parametrize("script", DOORS)
-def test_a_script_runs_with_the_package_of_its_own_checkout(folders, script):
-    root = folders / "b"
-    places = found(folders, "editable", "empty", root / "scripts" / script)
-    assert_one(places, root / "vit_tf", root / "analysis")
 
 
 def test_the_version_is_that_of_the_package():

@@ -37,7 +37,7 @@ def test_one_file_adds_a_measurement_a_figure_and_a_claim(tmp_path):
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 
-    listed = run("scripts/study.py", "--list")
+    listed = run("-m", "vit_tf", "study", "--list")
     assert any(
         line.startswith("X.1 ") and "mean activation" in line for line in listed.splitlines()
     )

@@ -185,8 +185,8 @@ def read_model(
         model: a model in any form.
         kind, layers, detail: as for `prepare`.
         block: name of the block, for the kind `"block_heads"`.
-        images: images in any form; floats of one size are the images that a PyTorch module is read
-            for, where it takes them.
+        images: images in any form. The layers of a PyTorch module are found for their size, if they
+            are floats of one size that the module takes.
     """
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
         model = vit_tf.load(model)

@@ -385,15 +385,6 @@ def _describe_cost(schedule: Sequence["Pass"], data: Data) -> str:
     )
 
 
-def in_own_passes(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """The measurements that use no shared pass."""
-    return [
-        m
-        for m in measurements
-        if not any(isinstance(needed, SharedPass) for needed in with_inputs([m]).values())
-    ]
-
-
 def _missing(table: dict[str, Measurement], results: dict[str, Any]) -> list[Measurement]:
     """Saved measurements without a result, each after the inputs that have none either."""
 

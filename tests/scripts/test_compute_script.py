@@ -160,14 +160,6 @@ def table(flops, accuracy, families):
     )
 
 
-@pytest.mark.parametrize("name", ["compute.csv", "compute.png"])
-def test_a_table_of_the_user_is_not_replaced(tmp_path, name, capsys):
-    (tmp_path / name).write_text("node,hours\n")
-    assert compute.main([str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
-    assert "was not written by vit_tf" in capsys.readouterr().err
-    assert (tmp_path / name).read_text() == "node,hours\n"
-
-
 def test_points_are_compute_and_accuracy_by_family():
     flops = [2e18, 3e17, 4.5e18, 5e18]
     ax = plot_compute(table(flops, [0.5, 0.25, np.nan, 0.75], ["ViT", "BiT", "BiT", "ViT"]))

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import re
 
 import keras
@@ -16,7 +15,7 @@ import vit_tf
 from vit_tf import data
 from vit_tf.analysis.engine.least_squares import classify, fit_classifier
 from vit_tf.data.batches import ResumableDataset
-from vit_tf.scripts import common, evaluate, finetune
+from vit_tf.scripts import evaluate, finetune
 
 pytestmark = pytest.mark.usefixtures("without_xla")
 
@@ -40,23 +39,6 @@ def rows(model, dataset):
     names = ("pooled", "logits")
     arrays = {n: np.concatenate([np.asarray(t[n]) for t, _ in taps]) for n in names}
     return arrays, np.concatenate([y for _, y in taps])
-
-
-@pytest.mark.parametrize("text", ['{"chapters": 3}', "[1]", "no JSON", '{"options": [1]}'])
-def test_a_file_of_the_user_is_not_replaced(tmp_path, capsys, text):
-    out = tmp_path / "thesis.json"
-    out.write_text(text)
-    assert evaluate.main(["vit-gap-cifar10", "--out", str(out)]) == 2
-    assert f"'{out}' exists and was not written by vit_tf" in capsys.readouterr().err
-    assert out.read_text() == text and os.listdir(tmp_path) == [out.name]
-
-
-def test_results_of_a_command_are_replaced(tmp_path):
-    out = tmp_path / "result.json"
-    out.touch()
-    for number in range(2):
-        common.write_json({"top": number, "options": {"command": "vit-tf evaluate"}}, out)
-        assert json.loads(out.read_text())["top"] == number
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ MISTAKES = {
         "--figures 1,99": "Unknown figure in --figures: '99'",
         "--seeds 0": "--seeds to be at least 1. Received: 0",
     },
-    "compute none --out out": {"--batch-size 0": "above 0. Received: 0"},
+    "compute none --out out": {"--batch-size 0": "at least 1. Received: 0"},
     "trian": {"--out run": "'trian'. Did you mean train"},
 }
 

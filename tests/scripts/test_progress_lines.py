@@ -1,7 +1,6 @@
 """Lines of the log while a step takes long, and one for all that is not measured."""
 
 import logging
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,30 +17,12 @@ from vit_tf.analysis.claims.claim import Tested
 from vit_tf.analysis.engine import stream
 from vit_tf.analysis.figures.data import Data
 from vit_tf.analysis.figures.measure import measure_all, task
-from vit_tf.scripts import report_commands
-
-LOGGER = logging.getLogger("vit_tf")
 
 
 @pytest.fixture
 def lines(caplog):
     caplog.set_level(logging.INFO, logger="vit_tf")
     return lambda: [record.getMessage() for record in caplog.records]
-
-
-def test_a_long_step_is_reported_less_and_less_often(lines, monkeypatch):
-    monkeypatch.setattr(report_commands, "INTERVALS", (0.2, 0.4))
-    with report_commands.lines_while_working(LOGGER):
-        LOGGER.info("opening the model")
-        time.sleep(1.2)
-        LOGGER.info("measuring")
-        time.sleep(0.05)
-    first, *still, last = lines()
-    assert (first, last) == ("opening the model", "measuring")
-    assert 2 <= len(still) <= 4  # after 0.2, 0.6 and 1 s
-    assert all("opening the model" in line and "still" in line for line in still)
-    time.sleep(0.5)
-    assert len(lines()) == len(still) + 2
 
 
 def test_a_pass_over_images_reports_its_progress(lines, monkeypatch):

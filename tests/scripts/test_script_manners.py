@@ -1,5 +1,6 @@
 """What every script does alike: help at once, one line when it is stopped, plain logs."""
 
+import argparse
 import dataclasses
 import importlib
 import os
@@ -43,22 +44,21 @@ def interruptible():
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_help_is_there_without_tensorflow(name):
-    command = [sys.executable, "-X", "importtime", SCRIPTS / f"{name}.py", "--help"]
+    command = [sys.executable, "-X", "importtime", "-m", "vit_tf", name, "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "--help" in done.stdout
     lines = done.stderr.splitlines()
     assert [line for line in lines if not line.startswith("import time:")] == []
     names = {line.rpartition("|")[2].strip() for line in lines}
     assert "vit_tf.scripts.common" in names
-    assert not names & {path.stem for path in SCRIPTS.glob("[a-z]*")}  # each has one name
     imported = {name.partition(".")[0] for name in names}
     slow = {"tensorflow", "keras", "absl", "xarray", "matplotlib", "scipy", "sklearn"}
     assert not imported & slow
 
 
 def test_every_script_is_here():
-    there = [path for path in SCRIPTS.glob("*.py") if "\nif __name__ ==" in path.read_text()]
-    assert {path.stem for path in there} == set(cli.COMMANDS) == set(NAMES)
+    there = [path for path in SCRIPTS.glob("*.py") if "\ndef main(" in path.read_text()]
+    assert {path.stem for path in there} - {"cli"} == set(cli.COMMANDS) == set(NAMES)
 
 
 @pytest.mark.parametrize("command, recipe", [("train", "Recipe"), ("finetune", "FineTuning")])
@@ -102,14 +102,14 @@ def test_an_unexpected_error_reports_its_location(capsys):
     def run(options):
         return join_words([])  # a mistake of the package, not of the user
 
-    assert common.run_command(lambda arguments: None, run) == 2
+    assert common.run_command(lambda arguments: argparse.Namespace(), run) == 2
     (error,) = capsys.readouterr().err.splitlines()
     assert re.search(r"got 0\) \(in vit_tf\.common\.names, line \d+\)$", error)
 
     def refuse(options):
         raise ValueError("Expected 1. Received: 2")
 
-    assert common.run_command(lambda arguments: None, refuse) == 2
+    assert common.run_command(lambda arguments: argparse.Namespace(), refuse) == 2
     assert capsys.readouterr().err == "error: Expected 1. Received: 2\n"
 
 
@@ -129,7 +129,7 @@ def test_a_stopped_run_reports_what_is_saved(tmp_path):
 @pytest.mark.slow
 def test_a_training_is_stopped_and_its_log_can_be_read(tmp_path):
     recipe = "--epochs 5000 --batch-size 500 --strategy none"
-    command = [sys.executable, SCRIPTS / "train.py", *TINY.split(), *recipe.split()]
+    command = [sys.executable, "-m", "vit_tf", "train", *TINY.split(), *recipe.split()]
     log, done = tmp_path / "log", 0
     for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         with open(log, "w") as file:
@@ -164,7 +164,7 @@ def test_a_training_is_stopped_and_its_log_can_be_read(tmp_path):
 def test_a_command_prints_nothing_of_tensorflow_unless_asked(tmp_path):
     model = tmp_path / "model.keras"
     vit_tf.ViT((8, 8, 3), 4, 1, 1, 8, 8, 10).save(model)
-    command = [sys.executable, SCRIPTS / "evaluate.py", model, "--data", "digits"]
+    command = [sys.executable, "-m", "vit_tf", "evaluate", model, "--data", "digits"]
     unasked = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     done = subprocess.run(command, env=unasked, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and "top-1 accuracy" in done.stdout

@@ -101,7 +101,7 @@ def test_changed_code_measures_and_draws_again(tmp_path):
 
     def run():
         line = f"{vit} --data digits --take-test 40 --shots 2 --figures lens,11 --strategy none"
-        done = run_python(checkout, "scripts/analyze.py", *line.split(), "--out", out)
+        done = run_python(checkout, "-m", "vit_tf", "analyze", *line.split(), "--out", out)
         return done.returncode, done.stderr, dates(out)
 
     status, text, before = run()

@@ -12,13 +12,11 @@ import time
 
 import numpy as np
 import pytest
-from paths import SCRIPTS
 
 import vit_tf
 from vit_tf import data, load_model
 from vit_tf.scripts import train as script
 
-SCRIPT = SCRIPTS / "train.py"
 TINY = "--image-size 16 --patch-size 8 --num-layers 1 --num-heads 1 --hidden-dim 16 --mlp-dim 16"
 EPOCHS = 25
 
@@ -35,7 +33,16 @@ def epochs(out):
 @pytest.mark.slow
 def test_a_killed_run_resumes(tmp_path):
     recipe = f"--epochs {EPOCHS} --batch-size 100 --learning-rate 0.01 --shift 1"
-    command = [sys.executable, SCRIPT, *TINY.split(), *recipe.split(), "--out", tmp_path]
+    command = [
+        sys.executable,
+        "-m",
+        "vit_tf",
+        "train",
+        *TINY.split(),
+        *recipe.split(),
+        "--out",
+        tmp_path,
+    ]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
 
     killed = subprocess.Popen(command, **quiet | {"stdout": subprocess.DEVNULL})

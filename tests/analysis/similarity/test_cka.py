@@ -401,7 +401,7 @@ def test_errors_of_last_layers(models):
     constant = models | {"two": ({"last": np.ones((48, 7, 6))}, models["two"][1])}
     for wrong, words in (
         ({}, "at least one model"),
-        ({"one": (models["one"][0], None)}, "Expected a grid"),
+        ({"one": (models["one"][0], None)}, "Expected grid= to be a vit_tf"),
         (constant, "constant layer: cls of two, spatial of two"),
     ):
         with pytest.raises(ValueError, match=words):

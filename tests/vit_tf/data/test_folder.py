@@ -464,12 +464,12 @@ def test_what_is_no_file_among_images_is_named_at_once(tmp_path, rng, kind, name
     monkeypatch.chdir(tmp_path)  # the path of a socket is short
     flat_folder(Path("photos"), rng, (2, 2))
     make_special(Path("photos") / name, kind)
-    with pytest.raises(ValueError, match=f"{name}', not a file"):
+    with pytest.raises(ValueError, match=f"{name}' is not a file"):
         data.load("photos", image_size=4)
     if name.startswith("ape"):
-        with pytest.raises(ValueError, match=r"x\.png', not a file"):
+        with pytest.raises(ValueError, match=r"x\.png' is not a file"):
             as_images([f"photos/{name}"], Preprocessing((4, 4)))
-        with pytest.raises(ValueError, match=r"x\.png', not a file"):
+        with pytest.raises(ValueError, match=r"x\.png' is not a file"):
             decode_file(f"photos/{name}")
 
 
@@ -486,16 +486,16 @@ def test_names_that_are_not_utf8_are_named(tmp_path, rng, name):
     path = os.path.join(os.fsencode(tmp_path), name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     os.link(tmp_path / "ape" / "00.png", path)
-    with pytest.raises(ValueError, match=r"in UTF-8.*Received: .*caf\\udce9") as caught:
+    with pytest.raises(ValueError, match=r"caf\\udce9.*not UTF-8") as caught:
         data.load(tmp_path, image_size=4)
     str(caught.value).encode()
-    with pytest.raises(ValueError, match=r"in UTF-8.*Received: .*caf\\udce9"):
+    with pytest.raises(ValueError, match=r"caf\\udce9.*not UTF-8"):
         as_images(os.fsdecode(path), Preprocessing((4, 4)))
 
 
 def test_a_kit_that_inflates_beyond_its_size_is_refused(tmp_path, rng):
     savemat(tmp_path / "meta.mat", {"synsets": np.zeros(2**23)}, do_compression=True)
-    with pytest.raises(ValueError, match="of more than"):
+    with pytest.raises(ValueError, match=r"larger than the meta.mat"):
         named_classes(str(tmp_path / "val.txt"), ["1", "2"])
 
 
@@ -598,5 +598,5 @@ def test_ten_classes_of_the_train_split_are_named(tmp_path, rng):
     for number in range(13):
         write(tmp_path / "train" / f"c{number:02}" / "0.png", rng.integers(0, 256, (6, 5, 3)))
     write(tmp_path / "test" / "dog" / "0.png", rng.integers(0, 256, (6, 5, 3)))
-    with pytest.raises(ValueError, match=r"c08, c09 and 3 more\. Received: '.*/test/dog'$"):
+    with pytest.raises(ValueError, match=r"/test/dog' is a class folder .* c08, c09 and 3 more$"):
         data.describe(tmp_path)

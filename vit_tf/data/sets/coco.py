@@ -107,9 +107,9 @@ def coco_categories(annotations: str | os.PathLike) -> tuple[str, ...]:
 
 
 def union_masks(examples: tf.data.Dataset) -> tf.data.Dataset:
-    """The `(images, masks)` of a data set of `(images, masks, labels)`, as `load_coco` returns it.
+    """Data set of (images, masks) from the (images, masks, labels) that `load_coco` returns.
 
-    Masks are the union of an image's objects, bool of shape (example, row, column).
+    A mask is the union of the objects of an image, bool of shape (example, row, column).
     """
     return examples.map(lambda images, masks, labels: (images, tf.reduce_any(masks, axis=1)))
 
