@@ -230,7 +230,7 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
     for name in ("names", "roles", "supervision"):
         if 0 < (count := len(getattr(options, name))) != len(sources):
             raise ValueError(
-                f"Expected --{name} for each of the {len(sources)} models. Received: {count}"
+                f"Expected one value of --{name} for each model, {len(sources)}. Received: {count}"
             )
     for role in roles:
         if role != "-":

@@ -76,7 +76,7 @@ def parse(arguments: Arguments = None) -> Options:
     if not options.images:
         raise ValueError(
             "No image file is given. Expected: vit-tf explore MODEL IMAGE. "
-            f"Received: {format_list(options.models)}, models"
+            f"Received only models: {format_list(options.models)}"
         )
     if options.names and len(options.names) != len(options.models):
         raise ValueError(

@@ -668,7 +668,7 @@ def train_in_parallel(plans: Sequence[ModelPlan], options: Options, progress: Pr
                     future.result()
                     log.info("%s is trained", running.pop(future).name)
         except BaseException:
-            # Their trainings save their states; otherwise they would be waited for.
+            # Their runs save their states; otherwise they would be waited for.
             for process in multiprocessing.active_children():
                 process.terminate()
             raise

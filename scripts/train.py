@@ -174,7 +174,8 @@ def make_model(
     all_options = {name for _, _, names_of_model in MODELS.values() for name in names_of_model}
     unsupported_options = common.given(options, sorted(all_options - set(names)))
     if unsupported_options:
-        raise ValueError(f"--model {options.model} has no options {unsupported_options}")
+        flags = ", ".join(map(common.flag, unsupported_options))
+        raise ValueError(f"--model {options.model} has no option {flags}")
     settings = {"image_shape": image_shape, "num_classes": num_classes} | common.given(
         options, names
     )

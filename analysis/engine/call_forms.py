@@ -187,5 +187,5 @@ def select_heads(result: Any, heads: int | Sequence[int], name: str) -> Any:
         raise TypeError(f"{name}() has no argument 'head': its result has no axis of heads")
     numbers = result["head"].values.tolist()
     if unknown := [head for head in np.atleast_1d(heads).tolist() if head not in numbers]:
-        raise ValueError(f"Expected head among 0 to {len(numbers) - 1}. Received: {unknown[0]!r}")
+        raise ValueError(f"Expected head from 0 to {len(numbers) - 1}. Received: {unknown[0]!r}")
     return result.sel(head=heads)

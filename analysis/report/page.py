@@ -309,8 +309,8 @@ def require_own(path: str | os.PathLike) -> None:
     text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
     if MARK not in text:
         raise ValueError(
-            f"{str(path)!r} exists and was not written by vit_tf, so no report replaces it: "
-            "choose another folder"
+            f"{str(path)!r} exists and was not written by vit_tf, so it is not replaced: "
+            "choose another path"
         )
 
 

@@ -314,7 +314,7 @@ def _convert(archive: CheckpointFile | Folder, options: LoadOptions) -> Conversi
     if family is None:
         names = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
         raise ValueError(
-            f"The tensors of {archive.path!r} are not of a supported family ({names}). It has: "
+            f"The tensors of {archive.path!r} are not of a supported family ({names}). They are: "
             f"{first_names(archive.tensors)}"
         )
     return _located(

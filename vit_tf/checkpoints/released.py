@@ -279,7 +279,7 @@ def list_pretrained(pattern: str = "*") -> list[str]:
     all_names = [*bundled_models(), *CHECKPOINTS]
     names = fnmatch.filter(all_names, pattern)
     if not names:
-        raise unknown_name("pattern", pattern, all_names)
+        raise unknown_name("name or pattern", pattern, all_names)
     return names
 
 

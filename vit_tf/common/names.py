@@ -115,7 +115,7 @@ def match(patterns: Iterable, names: Iterable) -> tuple[str, ...]:
     """The names that fit any of the patterns; a ValueError for a pattern that fits none."""
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            raise unknown_name("tap pattern", pattern, names, _near_pattern(pattern, names))
+            raise unknown_name("layer or pattern", pattern, names, _near_pattern(pattern, names))
     return tuple(n for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns))
 
 

@@ -149,7 +149,9 @@ def match_classes(
         )
     others = [name for name in names if name not in own]
     difference = (
-        f"with others, {format_list(others)}" if others else "without others, but not all in order"
+        f"of which {format_list(others)} are not among them"
+        if others
+        else "not all, or not in order"
     )
     raise ValueError(
         f"Expected data of the {len(own)} classes of the model, {format_list(own)}. "

@@ -258,7 +258,7 @@ def test_sets_of_tokens():
 @pytest.mark.parametrize(
     ("edited", "message"),
     [
-        ({"block07/*": edits.zero}, "Unknown tap pattern.*'block07/"),
+        ({"block07/*": edits.zero}, "Unknown layer or pattern.*'block07/"),
         ({"block00/mlp/sum": 0}, "Expected edits to be a dict.*Received: {'block00/mlp/sum': 0}"),
         ([edits.zero], "Expected edits to be a dict"),
         ({"block00/mlp/sum": lambda x: x[:, :1]}, r"return shape \(4, 6, 8\), float32. Received: "),
@@ -274,5 +274,5 @@ def test_mistakes_are_reported(edited, message):
 def test_what_is_no_model_and_no_tap_is_reported():
     with pytest.raises(ValueError, match=r"Expected model to be a keras.Model. Received: function"):
         intervene(batch, {})
-    with pytest.raises(ValueError, match="Unknown tap pattern"):
+    with pytest.raises(ValueError, match="Unknown layer or pattern"):
         intervene(our_vit(), {}, "nothing")

@@ -345,7 +345,7 @@ def test_without_patterns_the_units_of_a_resnet():
 
 
 def test_errors(vit, tmp_path):
-    with pytest.raises(ValueError, match=r"Unknown tap pattern.*block00/mlp/sum"):
+    with pytest.raises(ValueError, match=r"Unknown layer or pattern.*block00/mlp/sum"):
         vit_tf.submodel(vit, "block00/mlp/sun")
     with pytest.raises(ValueError, match="Expected at least one tap pattern"):
         vit_tf.submodel(vit, ())
