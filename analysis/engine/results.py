@@ -191,7 +191,10 @@ def select_labels(result: Labelled, **wanted: Any) -> Labelled:
         values = cast(xr.DataArray, result[dim]).values.tolist()
         if value not in values:
             hint = did_you_mean(value, values)
-            raise ValueError(f"Expected {dim} among {values}. Received: {dim}={value!r}.{hint}")
+            raise ValueError(
+                f"Expected {dim} among {format_list(map(repr, values))}. "
+                f"Received: {dim}={value!r}.{hint}"
+            )
         result = result.isel({dim: values.index(value)})
     return result
 

@@ -168,7 +168,9 @@ class TensorUnpickler(pickle.Unpickler):
             return Storage(STORAGES.get(match[1], match[1]), "", 0)
         if IGNORED.fullmatch(path):
             return Ignored
-        raise ValueError(f"a pickle that calls for {ascii(path)[:100]}; only tensors are read")
+        raise ValueError(
+            f"the object {ascii(path)[:100]}, but only tensors are read (save a state_dict)"
+        )
 
     def persistent_load(self, pid: Any) -> Storage:
         if type(pid) is not tuple or len(pid) < 5:
@@ -211,7 +213,7 @@ def _load(stream: IO[bytes]) -> tuple[Any, dict[str, Storage]]:
         # The unpickler is a stack machine that the file programs: whatever an operation on a
         # wrong operand raises, from IndexError to AttributeError, comes out of it.
         reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        raise ValueError(f"{reason} in a pickle") from error
+        raise ValueError(f"{reason}, in a pickle") from error
 
 
 def read_tensors(file: BinaryIO, zipped: zipfile.ZipFile | None) -> TensorsOfFile:

@@ -375,7 +375,7 @@ def require_images(received: Iterable, expected: Iterable) -> None:
         return
     hint = ""
     if len(received) == len(expected) - 1:
-        hint = "; grey images need an axis of channels: images[..., None]"
+        hint = "; single images need batch(...) or images[None], grey images images[..., None]"
     elif received[-1:] == (1,) and expected[-1:] == (3,):
         hint = "; grey images become colour images by numpy.repeat(images, 3, axis=-1)"
     elif len(received) == len(expected) == 4 and received[-1] == expected[-1]:

@@ -278,7 +278,7 @@ KINDS = {
     "outliers": Kind("blocks of tokens on a known grid", _tokens_and_attention),
     "rollout": Kind("attention weights and skips", _rollout),
     "heads": Kind("outputs of attention heads", _heads, with_scores=True),
-    "block_heads": Kind("such a block", _block_heads),
+    "block_heads": Kind("heads of this block", _block_heads),
     "skips": Kind("separate skips and branches", _skips),
     "ablated_skips": Kind("separate skips and branches", _ablated_skips, with_scores=True),
     "norms": Kind("norms of sublayers", _norms),

@@ -479,10 +479,7 @@ def input_spec(model: keras.Model) -> tuple[tuple[int | None, ...], str]:
         return model.inputs[0].shape, model.inputs[0].dtype
     shape = (model.get_build_config() or {}).get("input_shape")
     if not model.built or not shape:
-        raise ValueError(
-            "Expected a built model: call it on a batch of images once. "
-            f"Received: {model.name!r}, not built"
-        )
+        raise ValueError(f"{model.name!r} is not built: call it on a batch of images once")
     if not all(size is None or isinstance(size, int) for size in shape):
         raise ValueError(
             f"Expected a model whose only input is images. Received: {model.name!r}, built for "

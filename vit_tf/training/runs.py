@@ -144,7 +144,7 @@ def train(
     strategy = distribute.strategy_of(model)
     directory = os.fspath(directory)
     if not model.built:
-        raise ValueError(f"Expected a built model. Received: {model.name!r}, not built")
+        raise ValueError(f"{model.name!r} is not built: call it on a batch of images once")
     if not checkpointing.config_of(model):
         raise ValueError(
             f"{model.name!r} cannot be saved: its class {type(model).__name__} needs a "

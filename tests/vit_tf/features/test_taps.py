@@ -351,7 +351,7 @@ def test_errors(vit, tmp_path):
         vit_tf.submodel(vit, ())
     with pytest.raises(ValueError, match=r"Expected model to be a keras\.Model"):
         vit_tf.submodel(lambda images: images, "*")
-    with pytest.raises(ValueError, match="Expected a built model"):
+    with pytest.raises(ValueError, match="is not built"):
         vit_tf.submodel(Subclassed(), "*")
     with pytest.raises(ValueError, match="File not found"):
         vit_tf.load_features(tmp_path / "none.keras")
