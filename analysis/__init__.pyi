@@ -14,7 +14,11 @@ from .flow.ablation import (
     skip_ablation as skip_ablation,
     token_ablation as token_ablation,
 )
-from .flow.attribution import grad_cam as grad_cam, input_gradients as input_gradients
+from .flow.attribution import (
+    grad_cam as grad_cam,
+    input_gradients as input_gradients,
+    integrated_gradients as integrated_gradients,
+)
 from .flow.concept_erasure import concept_erasure as concept_erasure
 from .flow.embeddings import (
     patch_filters as patch_filters,
@@ -22,7 +26,6 @@ from .flow.embeddings import (
 )
 from .flow.equivariance import equivariance_error as equivariance_error
 from .flow.frequency import frequency_amplitude as frequency_amplitude
-from .flow.integrated_gradients import integrated_gradients as integrated_gradients
 from .flow.logit_lens import lens_accuracy as lens_accuracy, logit_lens as logit_lens
 from .flow.outliers import (
     outlier_roles as outlier_roles,
@@ -83,11 +86,9 @@ from .probes.clustering import (
     object_clustering as object_clustering,
 )
 from .probes.features import extract_features as extract_features
-from .probes.knn import knn_accuracy as knn_accuracy
+from .probes.knn import knn_accuracy as knn_accuracy, neighbours as neighbours
 from .probes.linear_probe import linear_probe as linear_probe
-from .probes.mistakes import mistakes as mistakes
-from .probes.neighbours import neighbours as neighbours
-from .probes.prediction import predict as predict
+from .probes.prediction import mistakes as mistakes, predict as predict
 from .probes.projection import projection as projection
 from .probes.retrieval import average_precision as average_precision, retrieval as retrieval
 from .probes.ridge import (

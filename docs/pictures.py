@@ -360,12 +360,11 @@ def matches():
 
 def ridge_probe():
     train, held_out = train_images()
-    axes = None
+    results = {}
     for title, name in TITLES.items():
         score = analysis.fit_ridge_probe(sums(name), train, 10, l2=(0.1, 10.0, 1000.0))
-        selected = analysis.select_l2(score(held_out), score(test_images()))
-        axes = analysis.plots.plot_ridge_probe(selected, axes, label=title)
-    return axes
+        results[title] = analysis.select_l2(score(held_out), score(test_images()))
+    return analysis.plots.plot_ridge_probe(results)
 
 
 def probed(tokens):

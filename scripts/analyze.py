@@ -32,7 +32,6 @@ Examples:
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Sequence
@@ -40,6 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from vit_tf.common.names import without_password
+from vit_tf.data.files import digest_files
 from vit_tf.scripts import common, report_commands
 from vit_tf.scripts.common import Arguments, Options, integer, named
 
@@ -84,8 +84,8 @@ OPTIONS = {
         **report_commands.FIGURES,
         "--untrained": integer(
             "number of randomly initialized copies of each model, whose mean effect is subtracted "
-            "from that of the trained model: 1 or 2",
-            choices=(1, 2),
+            "from that of the trained model: 0, 1 or 2",
+            choices=(0, 1, 2),
             default=2,
         ),
     },
@@ -204,7 +204,7 @@ def analyze(
             provenance=report_commands.provenance(options, description),
             sources={model.name: without_password(model.source) for model in opened},
             setup=report_commands.example_setup(
-                options, description, split, size, fitted=data.train is not None
+                options, description, split, images, fitted=data.train is not None
             ),
         )
 
@@ -287,13 +287,8 @@ def digest(source: str) -> str:
 
         source, _ = fetch(source)
     root = Path(source)
-    files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
-    total = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        total.update(f"{path.relative_to(root)} {content}\n".encode())
-    return total.hexdigest()
+    files = sorted(path for path in root.rglob("*") if path.is_file()) or [root]
+    return digest_files(files, *(str(path.relative_to(root)) for path in files))
 
 
 def input_shape(opened: LoadedModel) -> tuple[int | None, ...]:

@@ -28,7 +28,7 @@ from etils import epath
 import vit_tf
 from vit_tf.common.errors import error_message, is_tensorflow_error
 from vit_tf.common.names import near_names, without_password
-from vit_tf.data.files import as_path, is_remote
+from vit_tf.data.files import as_path, is_remote, write_whole
 from vit_tf.data.preprocessing import Preprocessing, interval
 from vit_tf.scripts import import_tensorflow
 
@@ -102,7 +102,10 @@ def run_command(
             from vit_tf.distribute import strategies
 
             if strategies.num_workers() > 1:
-                strategies.leave(2)
+                # At once: Python would wait for what TensorFlow does with the lost workers.
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(2)
         return 2
 
 
@@ -172,6 +175,14 @@ def write_json(result: dict[str, Any], path: Path | epath.Path) -> None:
 
     text = without_password(json.dumps(result, indent=1, default=str))
     checkpointing.write_on_chief(path, lambda partial: Path(partial).write_text(text + "\n"))
+
+
+def save_plot(axes: Any, path: Path) -> None:
+    """Writes the figure that a plot has drawn."""
+    from vit_tf.analysis.plots.style import figure_of
+
+    figure = figure_of(axes)
+    write_whole(path, lambda partial: figure.savefig(partial, dpi=150))
 
 
 class Parser(argparse.ArgumentParser):

@@ -199,7 +199,6 @@ def run(options: Options) -> None:
     """Count, print the table and write it and the plot."""
     common.require_at_least(options, batch_size=1)
     from vit_tf.analysis.plots import plot_compute
-    from vit_tf.analysis.plots.style import figure_of
     from vit_tf.data.files import write_whole
 
     table = count([item for folder in options.runs for item in find_runs(folder)], options)
@@ -209,5 +208,4 @@ def run(options: Options) -> None:
     write_whole(options.out / "compute.csv", frame.to_csv)
     if table["test_accuracy"].isnull().all():
         raise ValueError("None of the runs is finished, so there is nothing to plot")
-    figure = figure_of(plot_compute(table))
-    write_whole(options.out / "compute.png", lambda partial: figure.savefig(partial, dpi=150))
+    common.save_plot(plot_compute(table), options.out / "compute.png")

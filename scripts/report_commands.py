@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import keras
 
     from vit_tf.analysis.figures.data import Data
-    from vit_tf.data.pipeline import TooFewImages
     from vit_tf.data.source import Description
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
@@ -237,7 +236,11 @@ def read_data(
             train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
             facts |= {"train": train.identify(), "validation": cast(Any, held_out).identify()}
         except TooFewImages as error:
-            reason = _too_few(error, options.shots)
+            reason = (
+                f"Probes need {2 * options.shots} training images of each class for --shots "
+                f"{options.shots}, half of them to choose their penalty; class "
+                f"{error.class_name!r} has {error.count}."
+            )
             reasons = {"train": reason, "validation": reason}
             log.warning("%s", reason)
         count = gallery_size(description, tested)
@@ -264,15 +267,6 @@ def gallery_size(description: Description, tested: int) -> int:
     return min(description.num_examples["train"], max(fewest, min(tested, most)))
 
 
-def _too_few(error: TooFewImages, shots: int) -> str:
-    """Why no probes are fitted, as a sentence."""
-    fits = f": --shots {error.count // 2} would do" if error.count > 1 else ""
-    return (
-        f"Probes need {2 * shots} training images of each class for --shots {shots}, half of them "
-        f"to choose their penalty; class {error.class_name!r} has {error.count}{fits}."
-    )
-
-
 def can_fit(description: Description, split: str) -> bool:
     """Whether there are training images of several classes outside a split."""
     labelled = description.num_classes > 1 and "train" in description.num_examples
@@ -280,36 +274,65 @@ def can_fit(description: Description, split: str) -> bool:
 
 
 def example_setup(
-    options: Options, description: Description, split: str, size: tuple[int, int], fitted: bool
-) -> str:
-    """Python code that loads the images of a report, for the code of its figures."""
+    options: Options,
+    description: Description,
+    split: str,
+    images: vit_tf.Preprocessing,
+    fitted: bool,
+) -> dict[tuple[str, ...], str]:
+    """Python code that loads what `read_data` reads, by the variables that it assigns."""
     from vit_tf.analysis.figures.data import batch_size_of
 
-    data, shots, tested = without_password(options.data), options.shots, options.sizes["test"]
-    sized = f"image_size={tuple(size)}"
-    shared = sized + (f", data_dir={options.data_dir!r}" if options.data_dir else "")
-    batches = f"take={tested}, batch_size={batch_size_of(tested)}, shuffle_once=True"
-    lines = [f"(images,) = data.load({data!r}, splits=({split!r},), {batches}, {shared})"]
+    data, tested = repr(without_password(options.data)), options.sizes["test"]
+    is_resized = images == vit_tf.Preprocessing(images.size)
+    shaped = f"image_size={images.size}" if is_resized else f"preprocessing=vit_tf.{images!r}"
+    seed = [f"seed={options.seed}"] if options.seed else []  # 0 is the default
+    source = [*seed, shaped]
+    source += [f"data_dir={str(options.data_dir)!r}"] if options.data_dir else []
+    source += [f"classes=data.read_class_list({options.classes!r})"] if options.classes else []
+
+    def call(name: str, *arguments: object) -> str:
+        return f"data.{name}({', '.join(map(str, arguments))})"
+
+    taken = [f"take={tested}", f"batch_size={batch_size_of(tested)}", "shuffle_once=True"]
+    test = call("load", data, f"splits=({split!r},)", *taken, *source)
+    lines: dict[tuple[str, ...], str] = {("images",): f"(images,) = {test}"}
     if fitted:
-        lines.append(f"train, _ = data.few_shot({data!r}, {shots}, {shared})")
+        shots = options.shots, f"held_out={options.shots}"
+        lines["fitted", "validation"] = (
+            f"fitted, validation = {call('few_shot', data, *shots, *source)}"
+        )
     if can_fit(description, split):
-        gallery = f"splits=('train',), take={gallery_size(description, tested)}"
-        lines.append(f"(train,) = data.load({data!r}, {gallery}, {shared})")
-    batched = f"batch_size={ANNOTATED_BATCH}, {sized}"
-    masks = f"load_coco({{!r}}, {{!r}}, take={options.take_objects}, {batched})"
+        gallery = "splits=('train',)", f"take={gallery_size(description, tested)}"
+        lines["train",] = f"(train,) = {call('load', data, *gallery, *source)}"
+    if options.data == "shapes":
+        sized = f"image_size={images.size}"
+        shapes = call("load_shapes", "'test'", f"take={tested}", *seed, shaped)
+        for name, masks in (("objects", "shape_masks"), ("parts", "half_masks")):
+            lines[name,] = (
+                f"from vit_tf.data.shapes import {masks}\n"
+                f"{name} = {masks}({shapes}, {ANNOTATED_BATCH})"
+            )
+        lines["videos",] = (
+            f"shapes = {call('load_shape_videos', SHAPE_VIDEOS, sized, *seed)}\n"
+            "videos = list(zip(shapes['image'], shapes['index'], strict=True))"
+        )
+        lines["pairs",] = f"pairs = {call('load_shape_pairs', SHAPE_PAIRS, *seed, shaped)}"
+    batch = f"batch_size={ANNOTATED_BATCH}"
+    coco = [f"take={options.take_objects}", batch, *seed, shaped]
     calls = {
-        "objects": masks,
-        "parts": masks,
-        "videos": "load_davis({!r})",
-        "pairs": f"load_spair({{!r}}, {sized})",
-        "landmarks": f"load_revisited({{!r}}, {{!r}}, {batched})",
+        "objects": ("load_coco", coco),
+        "parts": ("load_coco", coco),
+        "videos": ("load_davis", []),
+        "pairs": ("load_spair", [*seed, shaped]),
+        "landmarks": ("load_revisited", [batch, shaped]),
     }
-    for name, call in calls.items():
+    for name, (function, arguments) in calls.items():
         if source := getattr(options, name):
-            target = "queries, database, truth" if name == "landmarks" else name
-            source = [source] if isinstance(source, str) else source
-            lines.append(f"{target} = data.{call.format(*source)}")
-    return "\n".join(lines)
+            paths = [source] if isinstance(source, str) else source
+            names = ("queries", "database", "truth") if name == "landmarks" else (name,)
+            lines[names] = f"{', '.join(names)} = {call(function, *map(repr, paths), *arguments)}"
+    return lines
 
 
 def read_annotations(
@@ -369,31 +392,27 @@ def _annotated_shapes(
 def provenance(options: Options, description: Description) -> dict[str, Any]:
     """What it takes to reproduce a report."""
     packages = ("tensorflow", "keras", "numpy", "xarray", "matplotlib")
+    # The options that were given or have a default, and not what was read for them.
+    unlisted = ("command", "digests")
+    given = {
+        name.replace("_", " "): value if isinstance(value, list | tuple) else [value]
+        for name, value in vars(options).items()
+        if isinstance(value, str | int | float | Path | list | tuple)
+        and value not in ("", False, [], ())
+        and name not in unlisted
+    }
     return {
         "command": options.command,
         "data": {"name": without_password(options.data), "classes": description.num_classes}
         | {f"{split} images": count for split, count in description.num_examples.items()},
-        "options": _option_texts(options),
+        "options": {
+            name: without_password(" ".join(map(str, values))) for name, values in given.items()
+        },
         "versions": {"python": platform.python_version(), "vit_tf": vit_tf.__version__}
         | {p: version(p) for p in packages},
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": date.today().isoformat(),
     }
-
-
-def _option_texts(options: Options) -> dict[str, str]:
-    """The options that have a value, by their flags, as texts."""
-    texts = {}
-    for name, value in vars(options).items():
-        if name == "command":
-            continue
-        if isinstance(value, dict):  # numbers of images
-            value = ", ".join(f"{count} {split}" for split, count in value.items())
-        elif isinstance(value, list | tuple):
-            value = " ".join(map(str, value))
-        if value not in (None, "", False):
-            texts[name.replace("_", " ")] = without_password(str(value))
-    return texts
 
 
 class ProgressBar:
@@ -402,11 +421,6 @@ class ProgressBar:
     def __init__(self, stages: dict[str, float]) -> None:
         self._stages, self._done = stages, dict.fromkeys(stages, 0.0)
         self.seconds = sum(stages.values())
-
-    @property
-    def done(self) -> float:
-        """The expected seconds of all that is done."""
-        return sum(self._done.values())
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:

@@ -6,8 +6,9 @@ of the papers' figures: also an MLP-Mixer, a larger ViT, a hybrid and a ViT that
 masked patch prediction; models without the skips of a block, with fractions of the data and with
 other seeds; and models before and after fine-tuning on the other half of the classes and on
 --far-data. --figures trains only the models that the selected figures need. The report, its figures
-(PNG), the results (netCDF) and the models (.keras) are in the output folder. The same command
-resumes a run that was stopped; nothing is trained or measured again unless it has changed.
+(PNG), the results (netCDF) and the models
+(.keras) are in the output folder. The same command resumes a run that was stopped; nothing is
+trained or measured again unless it has changed.
 
 Examples:
     vit-tf study
@@ -369,7 +370,7 @@ def train_all(
     plans: Sequence[ModelPlan], options: Options, progress: Progress
 ) -> tuple[list[StudyModel], list[Row]]:
     """The models of these plans, trained: list of `StudyModel`, and rows about them."""
-    from vit_tf.analysis.figures.models import ARMS, COPIED_VARIANTS, baselines_of
+    from vit_tf.analysis.figures.models import baselines_of
 
     models, rows = {}, []
     for number, plan in enumerate(plans, start=1):
@@ -385,12 +386,10 @@ def train_all(
     baselines = [
         baseline
         for model in models.values()
-        if model.role in (*ARMS, *COPIED_VARIANTS)
         for baseline in baselines_of(
             model,
-            untrained(model, options),
+            [untrained(model, options, options.seed + number) for number in range(2)],
             options.seed,
-            untrained(model, options, seed=options.seed + 1),
         )
     ]
     return [*models.values(), *baselines], rows
@@ -418,9 +417,6 @@ def study_model(
         vit_tf.HybridViT: ("patch_kernel", "position_embedding"),
         vit_tf.Mixer: ("patch_kernel",),
     }.get(plan.model, ())
-    readers: dict[str, Any] = {
-        name: lambda name=name: getattr(load(), name) for name in first_layer
-    }
     taps = tuple(facts["taps"])
     features_facts = ModelFacts(
         plan.name, taps, structure=ModelGraph.from_names(taps), grid=facts["grid"]
@@ -445,7 +441,7 @@ def study_model(
             "recipe": dataclasses.asdict(plan.recipe),
         },
         keras_model=load,
-        **readers,
+        first_layer=first_layer,
     )
 
 
@@ -458,13 +454,10 @@ def training_flops(plan: ModelPlan, options: Options, model: VisionModel) -> flo
     return before + flops_of_images(vit_tf.count_flops(model), images)
 
 
-def untrained(
-    model: StudyModel, options: Options, seed: int | None = None
-) -> Callable[[], keras.Model]:
+def untrained(model: StudyModel, options: Options, seed: int) -> Callable[[], keras.Model]:
     """Function that makes a copy of a model of the study with randomly initialized weights."""
     path = options.out / "models" / f"{model.slug}.keras"
-    weights_seed = options.seed if seed is None else seed
-    return lambda: vit_tf.reinitialize(vit_tf.load_model(path), weights_seed)
+    return lambda: vit_tf.reinitialize(vit_tf.load_model(path), seed)
 
 
 def load_data(
@@ -542,14 +535,12 @@ def train_plan(
     row, model = _train_model(plan, options, key, callbacks)
     note = path.with_suffix(".json")
     note.unlink(missing_ok=True)  # a run that stops here must not leave it next to another model
-    checkpointing.write_on_chief(path, model.save, own_folders=1)
+    checkpointing.write_on_chief(path, model.save)
     grid = model.token_grid and dataclasses.asdict(model.token_grid)
     facts = {"key": key, "row": row, "taps": model.taps, "grid": grid}
     facts["digest"] = fingerprint([row, model.taps, grid], digest_files([path]))
     text = json.dumps(facts, indent=1)
-    checkpointing.write_on_chief(
-        note, lambda partial: partial.write_text(text, encoding="utf-8"), own_folders=1
-    )
+    checkpointing.write_on_chief(note, lambda partial: partial.write_text(text, encoding="utf-8"))
     return cast(ModelFacts, load_facts(plan, options))
 
 
@@ -668,7 +659,7 @@ def train_in_parallel(plans: Sequence[ModelPlan], options: Options, progress: Pr
                     future.result()
                     log.info("%s is trained", running.pop(future).name)
         except BaseException:
-            # Their runs save their states; otherwise they would be waited for.
+            # Their runs save their states; otherwise the pool would wait for them.
             for process in multiprocessing.active_children():
                 process.terminate()
             raise

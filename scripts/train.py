@@ -24,9 +24,7 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import vit_tf
@@ -37,7 +35,6 @@ from vit_tf.scripts.common import Arguments, Options, integer, named
 
 if TYPE_CHECKING:
     import tensorflow as tf
-    import xarray as xr
 
     from vit_tf.analysis import FormationRecorder
     from vit_tf.models.model import VisionModel
@@ -56,20 +53,12 @@ MODELS = {
 }
 
 
-def _known_model(name: str) -> str:
-    """The name of a model that `train` makes; an error says how its size is chosen."""
-    if name in MODELS:
-        return name
-    raise argparse.ArgumentTypeError(
-        f"Expected {' or '.join(MODELS)}; a size is chosen by --variant, such as Ti/16 or "
-        f"R50x1, or by --num-layers, --hidden-dim and others. Received: {name!r}"
-    )
-
-
 OPTIONS = {
     "model": {
         "--model": named(
-            f"{' or '.join(MODELS)}: ViT, BiT ResNet or MLP-Mixer", type=_known_model, default="vit"
+            f"{' or '.join(MODELS)}: ViT, BiT ResNet or MLP-Mixer",
+            choices=tuple(MODELS),
+            default="vit",
         ),
         **common.VARIANT,
         **common.ARCHITECTURE,
@@ -162,7 +151,9 @@ def run(options: Options) -> None:
         )
     common.say(f"test accuracy {100 * accuracy:.2f} %, {options.out / 'model.keras'}")
     if recorders and vit_tf.distribute.is_chief():
-        draw_formation(recorders[0].result, options.out / "formation.png")
+        from vit_tf.analysis.plots import plot_formation
+
+        common.save_plot(plot_formation(recorders[0].result), options.out / "formation.png")
 
 
 def make_model(
@@ -249,16 +240,3 @@ def make_recorder(
         probes=(train, images, description.num_classes),
         folder=options.out,
     )
-
-
-def draw_formation(result: xr.Dataset, path: Path) -> None:
-    """Draw the result of a recorder into a file."""
-    import matplotlib
-
-    from vit_tf.analysis.plots import plot_formation
-    from vit_tf.analysis.plots.style import figure_of
-    from vit_tf.data.files import write_whole
-
-    matplotlib.use("agg")
-    figure = figure_of(plot_formation(result))
-    write_whole(path, lambda partial: figure.savefig(partial, dpi=150))

@@ -91,10 +91,6 @@ class ResultArray(xr.DataArray):
 
     __slots__ = ()
 
-    def to_xarray(self) -> xr.DataArray:
-        """The result as xarray's own class, whose plots are xarray's."""
-        return xr.DataArray(self)
-
     def to_dataframe(self, name: Any = None, dim_order: Any = None) -> "pd.DataFrame":
         """The result as a table without the pictures of its images."""
         table = xr.DataArray(self).drop_vars("picture", errors="ignore")
@@ -110,10 +106,6 @@ class ResultDataset(xr.Dataset):
     """A Dataset that a measurement returns: `result.plot()` draws it as `analysis.plot` does."""
 
     __slots__ = ()
-
-    def to_xarray(self) -> xr.Dataset:
-        """The result as xarray's own class, whose plots are xarray's."""
-        return xr.Dataset(self.data_vars, self.coords, self.attrs)
 
     @property
     def plot(self) -> DatasetPlots:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -61,7 +61,11 @@ def class_gradients(
     def apart(x: tf.Tensor) -> tf.Tensor:
         return tf.reshape(x, tf.concat([[-1, count], tf.shape(x)[1:]], axis=0))
 
-    return {name: (apart(tensors[name]), apart(gradients[name])) for name in tensors}
+    # What is computed in a graph of its own, as in a SavedModel, has gradients of unknown shape.
+    return {
+        name: (apart(tensor), apart(tf.ensure_shape(gradients[name], tensor.shape)))
+        for name, tensor in tensors.items()
+    }
 
 
 def class_coords(features: Features, classes: Sequence[int]) -> dict[str, Any]:

@@ -16,8 +16,6 @@ from ..statistics.estimates import (
 )
 from ..statistics.planning import safeguard_effect, units_for_power, units_for_width
 
-LEAST_EXAMPLES = 4  # of a batch, for the unbiased HSIC
-
 
 class Accuracy(NamedTuple):
     """Test accuracy of a model in [0, 1], as claims read it.

@@ -50,6 +50,16 @@ def ridge_weights(
         return np.stack(list(pool.map(solve_token, range(count))))
 
 
+def ridge_inverse(covariance: np.ndarray, l2: float) -> np.ndarray:
+    """Inverse of a covariance (channel, channel) plus `l2` times the mean variance of the channels.
+
+    An unpenalized fit of channels that are dependent is that of the least norm.
+    """
+    penalty = l2 * np.trace(covariance) / len(covariance)
+    penalized = covariance + penalty * np.eye(len(covariance))
+    return np.linalg.pinv(penalized, rcond=1e-12, hermitian=True)
+
+
 def fit_classifier(
     x: np.ndarray, labels: np.ndarray, num_classes: int, l2: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -34,17 +34,16 @@ def as_tokens(tap: str, values: tf.Tensor) -> tf.Tensor:
             f"Received: {tap!r} of shape {tuple(values.shape)}"
         )
     values = tf.cast(values, tf.float32)
-    if rank == 3:
-        return values
+    if rank < 4:
+        return values if rank == 3 else values[:, None]
     # The number of tokens stays static where it is known, as later products need it.
-    rows, columns = values.shape[1:3] if rank == 4 else (1, 1)
-    static = None if None in (rows, columns) else rows * columns
-    if None not in (static, values.shape[-1]):
-        return tf.reshape(values, (-1, static, values.shape[-1]))
+    batch, rows, columns, channels = values.shape
+    if None not in (rows, columns, channels):
+        return tf.reshape(values, (-1, rows * columns, channels))
+    count = None if None in (rows, columns) else rows * columns
     shape = tf.shape(values)
-    tokens = 1 if rank == 2 else shape[1] * shape[2]
-    flat = tf.reshape(values, (shape[0], tokens, shape[-1]))
-    return tf.ensure_shape(flat, (values.shape[0], static, values.shape[-1]))
+    flat = tf.reshape(values, (shape[0], shape[1] * shape[2], shape[3]))
+    return tf.ensure_shape(flat, (batch, count, channels))
 
 
 def tokens_of(tap: str, values: tf.Tensor, which: str, grid: TokenGrid | None) -> tf.Tensor:
@@ -82,22 +81,11 @@ def tokens_of(tap: str, values: tf.Tensor, which: str, grid: TokenGrid | None) -
     return _first(tokens, grid)
 
 
-@once_per_graph
-def _spatial(tokens: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
-    """The spatial tokens (example, token, channel)."""
-    return grid.spatial(tokens)
-
-
-@once_per_graph
-def _first(tokens: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
-    """The CLS token (example, 1, channel)."""
-    return grid.first(tokens)[:, None]
-
-
-@once_per_graph
-def _mean_of_tokens(tokens: tf.Tensor) -> tf.Tensor:
-    """Float64 (example, channel) of tokens (example, token, channel)."""
-    return tf.cast(tf.reduce_mean(tokens, axis=1), tf.float64)
+# Statistics of one pass share these: the spatial tokens, the CLS token (example, 1, channel), and
+# the mean of tokens (example, token, channel) in float64.
+_spatial = once_per_graph(lambda tokens, grid: grid.spatial(tokens))
+_first = once_per_graph(lambda tokens, grid: grid.first(tokens)[:, None])
+_mean_of_tokens = once_per_graph(lambda x: tf.cast(tf.reduce_mean(x, axis=1), tf.float64))
 
 
 def pooled_tokens(positions: Sequence[int] | None, grid: TokenGrid) -> tuple[int, ...]:
@@ -231,21 +219,17 @@ def pool(
     spatial tokens of other sequences, and the mean over all positions of a map.
     """
     _require_tokens(tokens)
-    words = {layer: tokens or _default_tokens(x.shape.rank, grid) for layer, x in taps.items()}
-    tokens_by_layer = {layer: tokens_of(layer, x, words[layer], grid) for layer, x in taps.items()}
-    return {layer: _mean_of_tokens(x) for layer, x in tokens_by_layer.items()}
+    of_sequence = CLS if grid is None or grid.prefix else SPATIAL
+    pooled = {}
+    for layer, values in taps.items():
+        word = tokens or (of_sequence if values.shape.rank == 3 else ALL)
+        pooled[layer] = _mean_of_tokens(tokens_of(layer, values, word, grid))
+    return pooled
 
 
 def _require_tokens(tokens: str | None) -> None:
     if tokens is not None:
         require_word(tokens, POOLED)
-
-
-def _default_tokens(rank: int, grid: TokenGrid | None) -> str:
-    """What stands for a layer by default, from the number of its axes."""
-    if rank == 3:
-        return CLS if grid is None or grid.prefix else SPATIAL
-    return ALL
 
 
 def pooled_statistic(tokens: str | None = None, grid: TokenGrid | None = None) -> Statistic[Pooled]:

@@ -6,12 +6,12 @@ models or activations, `read_model` and `prepare_images` for anything else.
 """
 
 import os
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -24,7 +24,7 @@ from vit_tf.data.any_images import (
     with_channel_axis,
 )
 from vit_tf.data.batches import explained_batches
-from vit_tf.data.equal_batches import IN_ORDER, RANDOM, batch_arrays
+from vit_tf.data.equal_batches import BATCH_SIZE, IN_ORDER, RANDOM, batch_arrays
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
 from vit_tf.features.conversion import (
     LayerSelection,
@@ -41,12 +41,12 @@ from vit_tf.features.preprocessed import with_own_preprocessing
 from vit_tf.torch_models import is_torch_module
 from vit_tf.training.evaluation import require_classes_of
 
-from .call_forms import split_examples
 from .class_scores import num_scored_classes
 from .stream import first_batch
 from .traces import keep
 
 Batches: TypeAlias = tf.data.Dataset
+HELD_OUT = 5  # one of so many images tests a probe, where no test images are given
 
 
 def prepare(
@@ -142,7 +142,8 @@ def prepare_labelled(
     if list(given) == ["train"] and "test" in data:
         sets = split_examples(sets[0])
     num_classes = _count_classes(models[0], sets) if num_classes is None else num_classes
-    return models[0], [_as_batches(images, keep_order) for images in sets], num_classes
+    rule = IN_ORDER if keep_order else RANDOM
+    return models[0], [batch_arrays(images, rule) for images in sets], num_classes
 
 
 def prepare_pair(
@@ -230,7 +231,8 @@ def prepare_images(
         features[position] = keep(own, key, partial(own.read_scores, requested, show))
         for images in (x for name, x in zip(data, sets, strict=True) if name in labelled):
             require_same_classes(features[position], images, requested)
-    return features, [_as_batches(images, keep_order) for images in sets]
+    rule = IN_ORDER if keep_order else RANDOM
+    return features, [batch_arrays(images, rule) for images in sets]
 
 
 def require_same_classes(features: Features, images: Batches, requested: str | None = None) -> None:
@@ -260,17 +262,6 @@ def _convert_images(
     num_classes: int | None = None,
 ) -> tuple[list[Features], list[Any]]:
     """The features, and each set of images as the arrays or data set that they take, checked."""
-    for name, images in data.items():
-        if images is None:
-            raise ValueError(
-                "Expected images to measure the model on, such as cka(model, images). "
-                f"Received: {name}=None"
-            )
-        if isinstance(images, keras.Model):
-            raise ValueError(
-                "Expected images; a second model comes after them: cka(model, images, other). "
-                f"Received: {name}={images.name!r}, a model"
-            )
     # Raw images are decoded, resized and normalised as the models declare.
     preprocessing: Any = None
     if any(map(is_raw, data.values())):
@@ -280,8 +271,9 @@ def _convert_images(
         preprocessing = preprocessing.squeezed()
     if preprocessing and any_size:
         preprocessing = replace(preprocessing, size=None)
+    # Grey images may come without an axis of channels.
     shapes = {features.facts.input_shape or () for features in models}
-    shapes = {shape for shape in shapes if len(shape) in (3, 4)}
+    shapes = {shape for shape in shapes if len(shape) in (3, 4) and shape[3:] in ((), (1,))}
     sets = []
     for name, images in data.items():
         for shape in shapes:
@@ -291,13 +283,6 @@ def _convert_images(
             require_labelled(name, images, num_classes)
         sets.append(images)
     return list(models), sets
-
-
-def _as_batches(images: Any, keep_order: bool) -> Batches:
-    """Images that are arrays or tuples of arrays as batches."""
-    if isinstance(images, tf.data.Dataset):
-        return images
-    return batch_arrays(images, IN_ORDER if keep_order else RANDOM)
 
 
 def require_labelled(name: str, images: Any, num_classes: int | None = None) -> None:
@@ -323,6 +308,38 @@ def require_labelled(name: str, images: Any, num_classes: int | None = None) -> 
         require_label_type(parts[1], num_classes, name)
     else:
         require_labels(np.asarray(parts[1]), num_classes, name, count=len(parts[0]))
+
+
+def split_examples(images: tuple | tf.data.Dataset) -> list[Any]:
+    """Labelled images as training and test images: one of five is a test image.
+
+    Warns:
+        UserWarning: that images were split.
+    """
+    if isinstance(images, tuple):
+        # Every fifth image, so that sorted classes are divided evenly.
+        is_test = np.arange(len(images[0])) % HELD_OUT == HELD_OUT - 1
+        arrays = [np.asarray(values) for values in images]
+        sets = [tuple(values[rows] for values in arrays) for rows in (~is_test, is_test)]
+    else:
+        examples = images.unbatch().enumerate()
+
+        def batches(for_test: bool) -> tf.data.Dataset:
+            chosen = examples.filter(
+                lambda number, _: (number % HELD_OUT == HELD_OUT - 1) == for_test
+            )
+            made = chosen.map(lambda _, example: example).batch(BATCH_SIZE)
+            if (names := getattr(images, "class_names", None)) is not None:
+                made.class_names = names
+            return made
+
+        sets = [batches(False), batches(True)]
+    warnings.warn(
+        f"No test images were given: one of {HELD_OUT} images is a test image, the others train "
+        "the probe.",
+        stacklevel=5,
+    )
+    return sets
 
 
 def _count_classes(features: Features, sets: Sequence[Any]) -> int:

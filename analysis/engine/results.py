@@ -89,6 +89,14 @@ def require_finite(what: str, values: Iterable[ArrayLike], layers: Iterable[str]
         )
 
 
+def stack_layers(
+    what: str, values: Mapping[str, np.ndarray], axis: int = 0
+) -> tuple[list[str], np.ndarray]:
+    """Names of layers, and their values stacked along `axis`; raises where these are not finite."""
+    require_finite(what, values.values(), values)
+    return list(values), np.stack(list(values.values()), axis=axis)
+
+
 def pack_correct(correct: np.ndarray) -> np.ndarray:
     """Truth values (..., example) as texts of hexadecimal digits, to save as a coordinate."""
     packed = np.packbits(correct, axis=-1)
@@ -109,9 +117,19 @@ def mean_of(total: np.ndarray, count: np.ndarray | float) -> np.ndarray:
     return np.where(counted, total / np.where(counted, count, 1), np.nan)
 
 
-def raise_without_directions(layers: Sequence[str]) -> None:
-    """Raises a `ValueError` that names `layers` whose features have no direction, if any do."""
-    if layers:
+def mean_over_batches(batches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means, their counts, and the means without each batch, from sums and counts (batch, 2, ...).
+
+    Means are NaN where nothing was counted.
+    """
+    sums_of_batches = np.moveaxis(batches.astype(np.float64), 1, 0)
+    total = sums_of_batches.sum(axis=1)
+    return mean_of(*total), total[1], mean_of(*(total[:, None] - sums_of_batches))
+
+
+def require_directions(counts: Mapping[str, Any]) -> None:
+    """Raises a `ValueError` for layers with features without a direction, given their numbers."""
+    if layers := [layer for layer, count in counts.items() if count]:
         raise ValueError(
             "Expected features that are finite and not zero, to compare their directions. "
             f"Received zero or non-finite features at {format_list(layers)}"
@@ -216,12 +234,10 @@ CURRENT = {kept: word for word, kept in KEPT.items()}
 
 
 def require_word(word: Any, choices: Sequence[str], name: str = "tokens") -> str:
-    """Returns `word` if it is among `known`; the error names the current word for a former."""
+    """Returns `word` if it is among the choices, or raises a `ValueError`."""
     if isinstance(word, str) and word in choices:
         return word
-    current = CURRENT.get(word) if isinstance(word, str) else None
-    hint = f"; its name is {current!r}" if current else ""
-    raise ValueError(f"Expected {name} to be one of {choices}. Received: {name}={word!r}{hint}")
+    raise ValueError(f"Expected {name} to be one of {choices}. Received: {name}={word!r}")
 
 
 def current_words(result: Labelled) -> Labelled:
@@ -247,7 +263,7 @@ def query_position(query: int | str, prefix: int, count: int) -> int:
         return names.index(query.lower())
     if isinstance(query, str) or query not in range(count):
         hint = did_you_mean(query, names) or (
-            f" Or by name: {format_list(names)}." if names else ""
+            f" Or by name: {format_list(names)}." if names else " There is no CLS token."
         )
         raise ValueError(f"Expected query from 0 to {count - 1}. Received: query={query!r}.{hint}")
     return int(query)

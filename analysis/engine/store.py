@@ -141,7 +141,7 @@ def save(result: Labelled, path: Path) -> None:
             file.seek(0, os.SEEK_END)
             file.write(DIGEST_MARK + digest.encode())
 
-    write_whole(path, write, own_folders=1)
+    write_whole(path, write)
 
 
 def load_unchanged(path: Path) -> xr.Dataset | None:

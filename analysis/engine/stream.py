@@ -356,8 +356,9 @@ def evaluate(
     checked: Sequence[Features] = (),
 ) -> Result:
     """The result of one statistic; arguments and errors are those of `one_pass`."""
-    totals = one_pass({"": (statistic, *features)}, images, description, checked)[""]
-    return statistic.finish(totals)
+    requests = {"": (statistic, *features)}
+    (totals,) = pass_of_copies(requests, images, [Copy()], description, checked)
+    return statistic.finish(totals[""])
 
 
 def sum_statistic(step: Callable[..., Any], *, with_labels: bool = False) -> Statistic[Any]:
@@ -489,9 +490,9 @@ def _groups(
                 )
             if images.shape.rank > 2:  # not rows of activations, whose layers are checked
                 require_finite_images(images, examples)
-            for features in checked if is_open or before is None else ():
-                if images.shape.rank == 4:  # of pairs and videos a step makes the images
-                    require_images_of(features.facts, images)
+            # Sizes that the data set states are those of the graph, which checks them.
+            for features in checked if is_open and images.shape.rank == 4 else ():
+                require_images_of(features.facts, images)
             for features in checked if before is None else ():
                 check_values(features.facts, images)
             before = images.shape[0]

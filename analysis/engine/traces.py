@@ -103,7 +103,9 @@ def state_of(model: keras.Model) -> Hashable:
     These are the attributes of its layers: numbers, strings, arrays, lists and dicts by value, and
     other objects, such as an activation, by identity.
     """
-    ignored, state = {ATTRIBUTE, MADE_OF_MODEL, *_private_attributes()}, []
+    # Names that Keras uses for itself in every layer, such as whether it was called.
+    private = (name for name in vars(keras.layers.Layer(name="empty")) if name.startswith("_"))
+    ignored, state = {ATTRIBUTE, MADE_OF_MODEL, *private}, []
     for layer in model._flatten_layers():
         state += [Same(layer.dtype_policy), *map(Same, layer.variables)]
         state += [(name, _content(x)) for name, x in vars(layer).items() if name not in ignored]
@@ -134,12 +136,6 @@ class Same:
 
     def __hash__(self) -> int:
         return id(self.value)
-
-
-@functools.cache
-def _private_attributes() -> frozenset[str]:
-    """Names that Keras uses for itself in every layer, such as whether it was called."""
-    return frozenset(name for name in vars(keras.layers.Layer()) if name.startswith("_"))
 
 
 def once_per_graph(function: Callable[..., Made]) -> Callable[..., Made]:

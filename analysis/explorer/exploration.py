@@ -3,8 +3,7 @@
 import base64
 import io
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -48,11 +47,11 @@ from .exploration_results import (
 from .explore_page import write_explore_page
 
 MOST_PIXELS = 112  # a side of a map of pixels on the page
-MOST_BYTES = 2_000_000  # of attention at eight bits a weight; more of it is kept in four
+ATTENTION_BITS = 8  # of a weight
 PREDICTIONS = 5  # classes that the model predicts for an image
 SPAN = (2, 98)  # percentiles of a principal component that colours run between
 BEST = 3  # classes with the highest scores in a layer: top-1 to top-3
-LEVELS = {4: 15, 8: 255, 16: 65_535}
+LEVELS = {8: 255, 16: 65_535}
 MOST_PHOTO = 448  # pixels of a side of a photograph on the page
 # Kinds of the large map that the page opens with, and the results that they need, best first.
 FIRST = {
@@ -113,7 +112,7 @@ class Exploration:
                     )
                 path = folder / (slug(model) if are_several else "") / f"{name}.nc"
                 write = partial(result.to_netcdf, engine="h5netcdf")
-                write_whole(path, write, own_folders=int(are_several))
+                write_whole(path, write)
 
     def select(self, name: str) -> "Exploration":
         """The page of several models, with the results of one model only."""
@@ -214,13 +213,7 @@ def explore_models(
 ) -> Exploration:
     """Write one page of several models; an `Exploration` with a dict from name for all."""
     require_own(path)
-    images, labels = separate_labels(images)
-    pictures, image_names = read_images(images)
-    labels = labels_of_images(images, len(pictures)) if labels is None else labels
-    if len(labels) != len(pictures):
-        raise ValueError(
-            f"Expected a label for each of {len(pictures)} images. Received: {len(labels)} labels"
-        )
+    pictures, image_names, labels = read_images(images)
     views, results, left_out, calls = [], {}, {}, {}
     for name, (model, settings) in models.items():
         model = open_model(model)
@@ -328,6 +321,8 @@ def _view(
         results, lambda name: PACKERS[name](results[name], subject, classes), opened.name
     )
     left_out += failed
+    for name in results.keys() - packed.keys():
+        del results[name]
     payload = make_payload(subject, results, photos, classes, packed)
     if "scores" in results:
         predicted = results["scores"].values.argmax(axis=-1).tolist()
@@ -343,24 +338,10 @@ def _view(
         },
         "payload": payload,
         "shown": _shown(subject, results),
-        "left_out": _by_reason(left_out),
+        "left_out": left_out,
         "facts": {key: value for key, value in row.items() if value is not None}
         | {"expects": opened.expects.describe()},
     }
-
-
-def _by_reason(left_out: list[tuple[str, list[str]]]) -> list[tuple[str, str]]:
-    """Each reason once, with the titles of all that it keeps from being shown, in words."""
-    titles = {}
-    for title, reasons in left_out:
-        titles.setdefault(" ".join(reasons), []).append(title)
-    return [
-        (
-            reason,
-            ", ".join([first, *(x if x[:2].isupper() else x[0].lower() + x[1:] for x in more)]),
-        )
-        for reason, (first, *more) in titles.items()
-    ]
 
 
 def _results_of_panels() -> dict[str, tuple[str, ...]]:
@@ -384,72 +365,73 @@ def _shown(subject: Subject, results: Mapping[str, Any]) -> dict[str, Any]:
         "cell": "patch" if tokens else "position",
         "cells": "patches" if tokens else "positions",
         "samples": subject.samples,
-        "steps": 2 ** attention_bits(results["attention"]) - 1 if "attention" in has else 0,
+        "steps": LEVELS[ATTENTION_BITS],
     }
 
 
-def separate_labels(images: Any) -> tuple[Any, list[int] | None]:
-    """The images and integer labels of a pair of them; None for images alone."""
-    if isinstance(images, tuple) and len(images) == 2:
-        is_image = isinstance(images[1], str | os.PathLike) or hasattr(images[1], "getexif")
-        labels = None if is_image else np.asarray(images[1])
-        if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu":
-            return images[0], labels.tolist()
-    return images, None
+def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | str | None]]:
+    """Images as uint8 or float arrays with values in [0, 255], their names and their labels.
 
-
-def read_images(images: Any) -> tuple[list[np.ndarray], list[str]]:
-    """Images as uint8 or float arrays with values in [0, 255], and their names."""
-    from vit_tf.data.folder import decode_file
+    A label is a number, the name of a class or of its folder, or None.
+    """
+    from vit_tf.data.folder import decode_file, is_image
     from vit_tf.data.imaging import pixels_of
 
+    labels: list[Any] = []
+    # A pair of images and their integer labels, and no pair of images.
+    if isinstance(images, tuple) and len(images) == 2 and not _is_one(images[1]):
+        given = np.asarray(images[1])
+        if given.ndim == 1 and given.dtype.kind in "iu":
+            images, labels = images[0], given.tolist()
     if isinstance(images, str | os.PathLike):
         images = in_known_form(images)
-    single = isinstance(images, str | os.PathLike) or (hasattr(images, "ndim") and images.ndim == 3)
-    if single or hasattr(images, "getexif"):  # of Pillow
-        images = [images]
     if isinstance(images, tf.data.Dataset):
-        images = _examples_of(images)
-    files = [file for source in cast(Iterable, images) for file in _files_of(source)]
-    if not files:
-        raise ValueError("Expected at least one image. Received: none")
-    read, names = [], []
-    for number, image in enumerate(files, start=1):
-        is_path = isinstance(image, str | Path)
-        if is_path and not Path(image).is_file():
-            is_address = re.match("https?:/", str(image))
-            hint = " Download the file first." if is_address else ""
-            raise ValueError(f"Image file not found: {without_password(image)!r}.{hint}")
-        if hasattr(image, "getexif"):
-            image = pixels_of(image)
-        if is_path:
-            path = Path(cast(str, image))
-            read.append(decode_file(path))
-            names.append(path.name)
-        else:
-            read.append(np.asarray(image))
-            names.append(f"image {number}")
-    return read, names
-
-
-def labels_of_images(images: Any, count: int) -> list[int | str | None]:
-    """The label of each of `count` images: a number, the name of its class folder, or None."""
-    if isinstance(images, tf.data.Dataset):
-        labels = [
-            label
-            for batch in as_images(images)
-            if isinstance(batch, tuple)
-            for label in np.asarray(batch[1]).tolist()
-        ]
-        names = getattr(images, "class_names", None)
-        if len(labels) == count and all(isinstance(x, int) and x >= 0 for x in labels):
-            return [names[label] for label in labels] if names else labels
+        class_names, examples = getattr(images, "class_names", None), []
+        for batch in as_images(images):
+            batch, *others = batch if isinstance(batch, tuple) else (batch,)
+            examples += list(batch.numpy())
+            labels += np.asarray(others[0]).tolist() if others else []
+        is_class = [isinstance(label, int) and label >= 0 for label in labels]
+        labels = labels if all(is_class) else []
+        images, labels = examples, [class_names[x] for x in labels] if class_names else labels
     elif isinstance(images, str | os.PathLike) and Path(images).is_dir():
-        parts = [file.relative_to(images).parts for file in _files_of(Path(images))]
+        folder = Path(images)
+        images = sorted(path for path in folder.rglob("*") if is_image(path.name))
+        parts = [path.relative_to(folder).parts for path in images]
         # Folders of classes, and no files next to them.
-        if all(len(part) > 1 for part in parts):
-            return [part[0] for part in parts]
-    return [None] * count
+        labels = [part[0] for part in parts] if all(len(part) > 1 for part in parts) else []
+    elif _is_one(images):
+        images = [images]
+
+    pictures, names = [], []
+    for image in cast(Iterable, images):
+        if not isinstance(image, str | os.PathLike):
+            pictures.append(pixels_of(image) if hasattr(image, "getexif") else np.asarray(image))
+            names.append(f"image {len(names) + 1}")
+            continue
+        path = Path(image)
+        for file in sorted(x for x in path.rglob("*") if is_image(x.name)) or [path]:
+            if not file.is_file():
+                raise ValueError(
+                    f"Image file not found: {without_password(image)!r}. Addresses need a "
+                    "download first."
+                )
+            pictures.append(decode_file(file))
+            names.append(file.name)
+    if not pictures:
+        raise ValueError("Expected at least one image. Received: none")
+    labels = labels or [None] * len(pictures)
+    if len(labels) != len(pictures):
+        raise ValueError(
+            f"Expected a label for each of {len(pictures)} images. Received: {len(labels)} labels"
+        )
+    return pictures, names, labels
+
+
+def _is_one(image: Any) -> bool:
+    """Whether this is a path, a PIL image or an array (height, width, channel)."""
+    is_array = getattr(image, "ndim", None) == 3
+    return is_array or isinstance(image, str | os.PathLike) or hasattr(image, "getexif")
 
 
 def compare_with_label(
@@ -462,21 +444,6 @@ def compare_with_label(
     if label is None or (names and label >= len(names)):
         return {}
     return {"label": class_name(names, label), "correct": label == predicted}
-
-
-def _examples_of(dataset: tf.data.Dataset) -> Iterator[Any]:
-    """The images of a dataset one by one, without their labels."""
-    for batch in as_images(dataset):
-        yield from (batch[0] if isinstance(batch, tuple) else batch).numpy()
-
-
-def _files_of(image: Any) -> list[Any]:
-    """The images of a folder, or the one that is given."""
-    from vit_tf.data.folder import is_image
-
-    if not isinstance(image, str | Path) or not Path(image).is_dir():
-        return [image]
-    return sorted(path for path in Path(image).rglob("*") if is_image(path.name))
 
 
 def _probes(batch: np.ndarray) -> np.ndarray:
@@ -564,21 +531,15 @@ def _scores(result: xr.DataArray, subject: Subject, class_names: Sequence[str]) 
 
 def _attention(result: xr.Dataset, subject: Subject, _: object) -> Payload:
     weights = result["attention"].values
-    bits = attention_bits(result)
     by_image = [
         {
-            "attention": pack(weights[index], bits, 3, low=0),
+            "attention": pack(weights[index], ATTENTION_BITS, 3, low=0),
             "distance": pack(result["distance"].values[index], 32),
             "mass": pack(result["mass"].values[index], 16),
         }
         for index in range(len(weights))
     ]
     return {"heads": weights.shape[2]}, by_image
-
-
-def attention_bits(result: xr.Dataset) -> int:
-    """Bits of a weight of the attention on the page."""
-    return 8 if result["attention"].size <= MOST_BYTES else 4
 
 
 def _rollout(result: xr.DataArray, *_: object) -> Payload:
@@ -753,9 +714,7 @@ def pack(
         value = low + step * level
 
     with whole-number levels from 0 to 2^bits - 1, that span the values of each slice of the first
-    `leading` axes: none is off by more than half a step. At four bits two levels share a byte, the
-    first in its lower half, and value = low + (step * level)^2, so that small values differ: half a
-    step bounds the error of the square root of value - low.
+    `leading` axes: none is off by more than half a step.
 
     The first `leading` axes have a scale for each slice; `low`, the value of level 0, is by default
     the smallest value of each slice, rounded down to float32. `data`, `low` and `step` are the
@@ -772,13 +731,9 @@ def pack(
         raise ValueError(f"Expected values of at least {low}. Received: {slices.min()}")
     lowest = _rounded_down(slices.min(axis=-1) if low is None else np.full(slices.shape[:-1], low))
     heights = slices - lowest[..., None]
-    heights = np.sqrt(heights) if bits == 4 else heights
     step = (heights.max(axis=-1) / LEVELS[bits]).astype("<f4")
     scale = np.where(step > 0, step, 1).astype(np.float64)[..., None]
     levels = np.rint(heights / scale).clip(0, LEVELS[bits]).astype("<u2" if bits == 16 else "u1")
-    if bits == 4:
-        flat = np.pad(levels.ravel(), (0, levels.size % 2))
-        levels = flat[::2] | flat[1::2] << 4
     return facts | {"data": _text(levels), "low": _text(lowest), "step": _text(step)}
 
 

@@ -1,6 +1,6 @@
 """What is measured of single images: each result that a model has the taps for, or the reason."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -320,38 +320,38 @@ def _removal_edits(features: Features) -> dict[Any, Any]:
     return cells
 
 
-# The titles of results, in words, and what makes each of a subject.
+# The titles of results, and what makes each of a subject.
 MEASURES: dict[str, tuple[str, Callable[[Subject], Any]]] = {
-    "scores": ("the scores of classes", lambda subject: subject.scores),
+    "scores": ("The scores of classes", lambda subject: subject.scores),
     "attention": (
-        "the attention of patches",
+        "The attention of patches",
         MeasurementPanel(
             attention_rows, ("grid",), most_attention, complete=with_source_of_weights
         ),
     ),
-    "rollout": ("attention rollout", MeasurementPanel(rollout_of_images, ("grid",))),
+    "rollout": ("Attention rollout", MeasurementPanel(rollout_of_images, ("grid",))),
     "gradient_attention": (
-        "gradient-weighted attention",
+        "Gradient-weighted attention",
         MeasurementPanel(gradient_attention, ("scores", "grid", "classes")),
     ),
     "input_gradients": (
-        "input gradients",
+        "Input gradients",
         MeasurementPanel(input_gradients, ("scores", "classes"), options=smoothing),
     ),
     "similarity": (
-        "the similarity of patches",
+        "The similarity of patches",
         MeasurementPanel(
             token_similarity, ("grid",), most_similarities, complete=without_zero_layers
         ),
     ),
-    "components": ("principal components of features", lambda s: principal_components(s.tokens)),
-    "logit_lens": ("predictions by layer", MeasurementPanel(logit_lens, ("scores",))),
-    "patch_lens": ("predictions by patch", patch_lens),
-    "removals": ("the effect of removing heads and blocks", removals),
-    "token_norms": ("norms of tokens", lambda s: token_norms(s.tokens, s.prefix_tokens)),
-    "norms": ("norms of skips and branches", MeasurementPanel(branch_norms)),
+    "components": ("Principal components of features", lambda s: principal_components(s.tokens)),
+    "logit_lens": ("Predictions by layer", MeasurementPanel(logit_lens, ("scores",))),
+    "patch_lens": ("Predictions by patch", patch_lens),
+    "removals": ("The effect of removing heads and blocks", removals),
+    "token_norms": ("Norms of tokens", lambda s: token_norms(s.tokens, s.prefix_tokens)),
+    "norms": ("Norms of skips and branches", MeasurementPanel(branch_norms)),
     "fields": (
-        "receptive fields",
+        "Receptive fields",
         MeasurementPanel(position_attribution, options=cells_of_fields),
     ),
     "grad_cam": ("Grad-CAM", MeasurementPanel(grad_cam, ("scores", "classes"))),
@@ -364,17 +364,32 @@ FLAT = "The head scores all classes equally, as one that is zero or untrained do
 
 def collect_results(subject: Subject) -> tuple[dict[str, Any], LeftOut]:
     """Results by name that the model has the taps for, and (what, reasons) of those left out."""
-    results, left_out, model_name = {}, [], subject.model.name
-    for name, (words, measure) in MEASURES.items():
-        if name in OF_CLASSES and is_flat(results):
-            continue
+
+    def measure(name: str) -> Any:
+        return MEASURES[name][1](subject)
+
+    results, left_out = keep_possible(MEASURES.keys() & {"scores"}, measure, subject.model.name)
+    is_one_score = is_flat(results)
+    others = [name for name in MEASURES if name != "scores"]
+    others = [name for name in others if not (is_one_score and name in OF_CLASSES)]
+    other_results, failed = keep_possible(others, measure, subject.model.name)
+    if is_one_score:
+        failed.append(("Evidence for classes", [f"{FLAT}."]))
+    return results | other_results, left_out + failed
+
+
+def keep_possible(
+    names: Iterable[str], make: Callable[[str], Any], model_name: str
+) -> tuple[dict[str, Any], LeftOut]:
+    """What a function makes of names of results, and (what, reasons) of those that it fails for."""
+    values, left_out = {}, []
+    for name in names:
+        title, _ = MEASURES[name]
         try:
-            results[name] = measure(subject)
+            values[name] = make(name)
         except Exception as error:
-            left_out.append((_title(words), [explain(error, f"{_title(words)} of {model_name}")]))
-    if is_flat(results):
-        left_out.append(("Evidence for classes", [f"{FLAT}."]))
-    return results, left_out
+            left_out.append((title, [explain(error, f"{title} of {model_name}")]))
+    return values, left_out
 
 
 def calls_of(subject: Subject, results: dict[str, Any]) -> dict[str, str]:
@@ -385,26 +400,6 @@ def calls_of(subject: Subject, results: dict[str, Any]) -> dict[str, str]:
         for name, panel in panels.items()
         if isinstance(panel, MeasurementPanel)
     }
-
-
-def _title(words: str) -> str:
-    """Words as the title of what is not shown."""
-    return words[0].upper() + words[1:]
-
-
-def keep_possible(
-    results: dict[str, Any], function: Callable[[str], Any], model_name: str
-) -> tuple[dict[str, Any], list[tuple[str, list[str]]]]:
-    """What a function returns by name of a result; those that it fails for are removed."""
-    values, left_out = {}, []
-    for name in list(results):
-        title = _title(MEASURES[name][0])
-        try:
-            values[name] = function(name)
-        except Exception as error:
-            left_out.append((title, [explain(error, f"{title} of {model_name}")]))
-            del results[name]
-    return values, left_out
 
 
 def is_flat(results: Mapping[str, Any]) -> bool:

@@ -22,13 +22,11 @@
   const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const floats = (text) => new Float32Array(bytes(text).buffer);
 
-  const halves = (raw) => Uint8Array.from({ length: 2 * raw.length }, (_, index) => (raw[index >> 1] >> (4 * (index & 1))) & 15);
-
   // Packed arrays by their first indices: `values(2, 0)` is the rest at [2][0], as numbers.
   function open(packed) {
     const raw = bytes(packed.data);
     const kinds = { 16: Uint16Array, 32: Float32Array };
-    const levels = packed.bits === 4 ? halves(raw) : packed.bits === 8 ? raw : new kinds[packed.bits](raw.buffer);
+    const levels = packed.bits === 8 ? raw : new kinds[packed.bits](raw.buffer);
     const [low, step] = packed.bits === 32 ? [] : [floats(packed.low), floats(packed.step)];
     const place = (axes, indices) => axes.reduce((at, size, axis) => at * size + (indices[axis] ?? 0), 0);
     return (...indices) => {
@@ -37,8 +35,7 @@
       const part = levels.subarray(start, start + size);
       if (packed.bits === 32) return Float64Array.from(part);
       const scale = place(packed.shape.slice(0, packed.leading), indices);
-      const height = packed.bits === 4 ? (level) => (step[scale] * level) ** 2 : (level) => step[scale] * level;
-      return Float64Array.from(part, (level) => low[scale] + height(level));
+      return Float64Array.from(part, (level) => low[scale] + step[scale] * level);
     };
   }
 

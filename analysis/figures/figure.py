@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 from vit_tf.common.names import join_words, near_names, unknown_name
 
-from ..claims.claim import Claim
 from ..engine.failures import explain
 from ..engine.results import Results
 from .data import Data
@@ -50,6 +49,11 @@ class Selection:
     alone: bool = False  # whether the drawing takes the only result itself, and no dict
     baselines: tuple[str, ...] = ()  # labels that are only there to compare the others with
     label: str = ""  # of the part that it shows, for `split`
+
+    def missing(self, data: Data) -> str:
+        """A sentence about what it reads that there is none of; empty if nothing is missing."""
+        reads = {name for m in self.measurements.values() for name in m.all_reads}
+        return data.missing(sorted(reads))
 
 
 @dataclass(frozen=True)
@@ -160,10 +164,19 @@ class Figure:
 
     def select(self, models: list[StudyModel]) -> tuple[list[Selection], list[str]]:
         """The pictures for these models, as a list of `Selection`; and why others are missing."""
+        selector = self.models
         try:
-            return self.models.select(models, self.measure)
+            selections, reasons = selector.select_models(selector, models, self.measure)
         except Exception as error:
             return [], [explain(error, describe_figure(self))]
+        # Why the user's models are not shown.
+        if selections or selector.user_models is True or not with_roles(models, "model"):
+            return selections, reasons
+        if selector.user_models is False:
+            trained = [x for x in selector.all_roles if x not in ("vit", "gap", "resnet")]
+            words = join_words(ROLES[role] for role in trained)
+            return selections, [f"It needs {words}, which vit-tf study --full trains."]
+        return selections, [selector.user_models] if selector.user_models else []
 
 
 @dataclass(frozen=True)
@@ -171,7 +184,8 @@ class Selector:
     """The models that a figure compares, from `each`, `split`, `together`, `pairs` or `group`."""
 
     roles: tuple[str, ...]
-    # From the selector, the models and the function that measures them, as `select` returns it.
+    # From the selector, the models and the function that measures them to the selections, and why
+    # others are missing.
     select_models: Callable[..., Any]
     # Whether it shows the user's models, of role "model", too; or a sentence on why not, which is
     # empty where another figure shows them.
@@ -187,19 +201,6 @@ class Selector:
     def all_roles(self) -> tuple[str, ...]:
         """Every role that it takes a trained model for."""
         return (*self.roles, *self.others)
-
-    def select(
-        self, models: list[StudyModel], measure: Callable
-    ) -> tuple[list[Selection], list[str]]:
-        """What `select_models` returns, and why none where the user's models are not shown."""
-        selections, reasons = self.select_models(self, models, measure)
-        if selections or self.user_models is True or not with_roles(models, "model"):
-            return selections, reasons
-        if self.user_models is False:
-            trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
-            words = join_words(ROLES[role] for role in trained)
-            return selections, [f"It needs {words}, which vit-tf study --full trains."]
-        return selections, [self.user_models] if self.user_models else []
 
     def missing_roles(self, models: list[StudyModel]) -> str:
         """The roles that none of these models plays, in words: "a ViT and a ResNet"."""
@@ -400,7 +401,6 @@ class Picture:
             results,
             self.selection.alone,
             baselines if self.selection.baselines else None,
-            describe_figure(self.figure),
             path,
         )
 
@@ -468,16 +468,12 @@ def select_pictures(
 def all_figures() -> tuple[Figure, ...]:
     """Every `Figure` that a module of `papers/` defines, paper by paper, checked."""
     papers = import_module("vit_tf.analysis.papers")
-    figures, modules = {}, {}
-    for module in walk_packages(papers.__path__, f"{papers.__name__}."):
-        for value in vars(import_module(module.name)).values():
-            if isinstance(value, Figure):
-                figures[id(value)] = value
-                modules.setdefault(id(value), set()).add(module.name)
-    check_figures(list(figures.values()), [modules[key] for key in figures])
-    return tuple(
-        sorted(figures.values(), key=lambda figure: (figure.paper.rank, figure.paper.name))
-    )
+    modules = walk_packages(papers.__path__, f"{papers.__name__}.")
+    values = [value for module in modules for value in vars(import_module(module.name)).values()]
+    # A figure that several modules import counts once.
+    figures = {id(value): value for value in values if isinstance(value, Figure)}.values()
+    check_figures(list(figures))
+    return tuple(sorted(figures, key=lambda figure: (figure.paper.rank, figure.paper.name)))
 
 
 def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
@@ -492,97 +488,67 @@ def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
     unknown = [number for number in numbers if number not in (MAIN, ALL, *all_numbers)]
     if unknown:
         near = dict.fromkeys(near for name in unknown for near in near_names(name, all_numbers))
-        raise unknown_name("figure", ", ".join(unknown), all_numbers, near)
+        hint = f" (near matches: {', '.join(near)})" if near else ""
+        raise ValueError(
+            f"Unknown figures: {', '.join(unknown)}{hint}. Expected one of: "
+            f"{', '.join(all_numbers)}"
+        )
     every = not numbers or MAIN in numbers or ALL in numbers
     return [f for f in figures if every or set(numbers) & set(f.choices)]
 
 
-def check_figures(figures: Sequence[Figure], modules: Sequence[set[str]] | None = None) -> None:
+def check_figures(figures: Sequence[Figure]) -> None:
     """Checks definitions before anything is trained or measured on their account.
 
     Args:
         figures: the figures that exist, of which one may use the results of another.
-        modules: the names of the modules that define or import each figure; by default one for all.
 
     Raises:
-        ValueError: for a role, a field, a number or a result that does not exist, and for a number,
-            a picture or a claim that exists twice. It names the figure.
+        ValueError: for a role, a field, a number or a result that does not exist, and for a picture
+            or a claim that exists twice. It names the figure.
     """
     results = {"accuracy", "block"}.union(*(figure.results.split() for figure in figures))
     numbers = {number for figure in figures for number in figure.numbers_in_paper}
+    owners_of_claims: dict[str, str] = {}
+    owners_of_pictures: dict[str, list[tuple[str, set[str]]]] = {}
     for figure in figures:
-        _check_words(figure)
-        _check_claims(figure, results)
-        for number in figure.also.split():
-            if number not in numbers:
-                raise unknown_name(
-                    f"number in also of {describe_figure(figure)!r}", number, numbers
-                )
-    _check_duplicates(figures, modules or [{""}] * len(figures))
-
-
-def _check_words(figure: Figure) -> None:
-    """Raises a `ValueError` for a role that does not exist, or a field of a text."""
-    where = f"{describe_figure(figure)!r} ({figure.name})"
-    for role in (*figure.models.all_roles, *figure.models.baselines):
-        if role not in ROLES:
-            raise unknown_name(f"role of a model in {where}", role, ROLES)
-    for text in (figure.name, figure.title, figure.caption):
-        for field in fields_of(text) if isinstance(text, str) else ():
-            if field not in TEXT_FIELDS:
-                raise unknown_name(f"field of a text of {where}", field, TEXT_FIELDS)
-
-
-def _check_claims(figure: Figure, results: Collection[str]) -> None:
-    """Raises a `ValueError` for claims and quantities of results or models that do not exist."""
-    for claim in figure.claims:
-        if not isinstance(claim, Claim):
-            raise ValueError(
-                f"Expected claims of {describe_figure(figure)!r} made by `claim`. "
-                f"Received: {claim!r}"
-            )
-    used = [
-        (name, f"claim {claim.name!r}", ROLES) for claim in figure.claims for name in claim.inputs
-    ]
-    used += [(q.result, f"quantity {q.label!r}", ("model", "other")) for q in figure.quantities]
-    for template, user, roles in used:
-        source = f"the {user} of {describe_figure(figure)!r}"
-        for role in fields_of(template):
-            if role not in roles:
-                raise unknown_name(f"role of a model in {template!r}, of {source},", role, roles)
-        name = template.partition(".")[0]
-        if figure.results and name not in results:
-            raise unknown_name(f"result of {source}", name, sorted(results))
-
-
-def _check_duplicates(figures: Sequence[Figure], modules: Sequence[set[str]]) -> None:
-    """Raises a `ValueError` for numbers, pictures and claims that exist twice."""
-    owners, numbers, pictures = {}, {}, {}
-    for figure, names in zip(figures, modules, strict=True):
         where = f"{describe_figure(figure)!r} ({figure.name})"
-        for number in figure.numbers_in_paper:
-            # Panels of one figure stand in one module.
-            if not numbers.setdefault(number, names) & names:
-                raise ValueError(
-                    f"Two figures have the number {number!r}: one in {where}, of "
-                    f"{join_words(sorted(names))}, and one of "
-                    f"{join_words(sorted(numbers[number]))}"
-                )
+
+        # Each word of a definition is one that exists.
+        roles = (*figure.models.all_roles, *figure.models.baselines)
+        texts = [x for x in (figure.name, figure.title, figure.caption) if isinstance(x, str)]
+        words: list[tuple[str, str, Collection[str]]]
+        words = [("role of a model", role, ROLES) for role in roles]
+        words += [("field of a text", x, TEXT_FIELDS) for text in texts for x in fields_of(text)]
+        words += [("number in also", number, numbers) for number in figure.also.split()]
+        used: list[tuple[str, str, Collection[str]]]
+        used = [(name, f"claim {c.name!r}", ROLES) for c in figure.claims for name in c.inputs]
+        used += [(q.result, f"quantity {q.label!r}", ("model", "other")) for q in figure.quantities]
+        for template, user, known in used:
+            words += [(f"role in the {user}", role, known) for role in fields_of(template)]
+            if figure.results:
+                words.append((f"result of the {user}", template.partition(".")[0], sorted(results)))
+        for kind, word, known in words:
+            if word not in known:
+                raise unknown_name(f"{kind} of {where}", word, known)
+
+        # Claims and pictures have names of their own.
         for claim in figure.claims:
-            if claim.name in owners:
+            if claim.name in owners_of_claims:
                 raise ValueError(
-                    f"Two claims are called {claim.name!r}: one of {owners[claim.name]} and "
-                    f"one of {where}"
+                    f"Two claims are called {claim.name!r}: one of "
+                    f"{owners_of_claims[claim.name]} and one of {where}"
                 )
-            owners[claim.name] = where
+            owners_of_claims[claim.name] = where
         # Pictures of different models may share a name that has the models in it.
         models = {*figure.models.roles, *(["model"] if figure.models.user_models is True else [])}
-        for other in pictures.setdefault(figure.name, []):
-            if not fields_of(figure.name) or models & other[1]:
+        owners = owners_of_pictures.setdefault(figure.name, [])
+        for other, models_of_other in owners:
+            if not fields_of(figure.name) or models & models_of_other:
                 raise ValueError(
-                    f"Two pictures are called {figure.name!r}: one of {other[0]} and one of {where}"
+                    f"Two pictures are called {figure.name!r}: one of {other} and one of {where}"
                 )
-        pictures[figure.name].append((where, models))
+        owners.append((where, models))
 
 
 def plan(
@@ -594,13 +560,12 @@ def plan(
         selections, reasons = figure.select(models)
         if elsewhere and not selections and not reasons:
             reasons = [f"It needs {figure.models.missing_roles(models)}. {elsewhere}"]
-        absent = missing_data(selections, data)
-        pictures += [
-            Picture(figure, selection)
-            for selection, why in zip(selections, absent, strict=True)
-            if not why
-        ]
-        if reasons := [*reasons, *filter(None, absent)]:
+        for selection in selections:
+            if why := selection.missing(data):
+                reasons.append(why)
+            else:
+                pictures.append(Picture(figure, selection))
+        if reasons:
             left_out.setdefault(describe_figure(figure), {}).update(dict.fromkeys(reasons))
     return pictures, [(title, list(reasons)) for title, reasons in left_out.items()]
 
@@ -609,15 +574,6 @@ def describe_figure(figure: Figure, separator: str = ": ") -> str:
     """What a figure is, in words: "Figure 9 of Raghu et al. (2021): ..."."""
     source = f"{figure.reference} of {figure.paper.name}" if figure.reference else figure.paper.name
     return f"{source}{separator}{figure.shows}"
-
-
-def missing_data(selections: Sequence[Selection], data: Data) -> list[str]:
-    """What each `Selection` needs of a `Data` that is not there: list of sentences, or empty."""
-    reads = (
-        {name for m in selection.measurements.values() for name in m.all_reads}
-        for selection in selections
-    )
-    return [data.missing(sorted(names)) for names in reads]
 
 
 def without_failures(

@@ -9,7 +9,7 @@ import inspect
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -46,11 +46,9 @@ class Measurement:
     reads: str | None
     saved: bool  # whether it is a result of its own, or only an input of others, which may be large
     labelled: bool  # whether it needs the labels of the images that it goes through
-    # Python expression of public calls that makes it, with the models in braces; empty where that
-    # of the figure does.
+    # Python expression of public calls that makes it, with the models in braces, unless its figure
+    # has one.
     call: str = field(default="", kw_only=True)
-    # The same as its measurement declares it, where neither this nor the figure has one.
-    declared_call: str = field(default="", kw_only=True)
 
     @property
     def before(self) -> list["Measurement"]:
@@ -60,28 +58,25 @@ class Measurement:
     @cached_property
     def identity(self) -> str:
         """`fingerprint` of what it is, of which models: all but its data and `base_code`."""
-        parameters = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
-        # Calls are printed in reports and change nothing.
-        del parameters["call"], parameters["declared_call"]
-        inputs = [
-            source if source is DATA else source.identity for source in parameters.pop("inputs")
-        ]
-        models = [(model.name, model.key) for model in parameters.pop("models")]
-        return fingerprint(parameters, models, inputs)
+        inputs = [source if source is DATA else source.identity for source in self.inputs]
+        models = [(model.name, model.key) for model in self.models]
+        return fingerprint({"name": self.name, **self._parameters}, models, inputs)
 
     @cached_property
     def structure(self) -> str:
         """`fingerprint` of what it computes: equal for measurements of a model and its copies."""
-        parameters = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
-        del parameters["call"], parameters["models"]  # models count by their architectures
-        analysis = parameters.pop("name").partition(".")[0]
-        inputs = [
-            source if source is DATA else source.structure for source in parameters.pop("inputs")
-        ]
-        architectures = [model.architecture for model in self.models]
+        analysis = self.name.partition(".")[0]
+        inputs = [source if source is DATA else source.structure for source in self.inputs]
+        architectures = [model.original_key or model.key for model in self.models]
         return fingerprint(
-            analysis, parameters, architectures, inputs, identified_by="architecture"
+            analysis, self._parameters, architectures, inputs, identified_by="architecture"
         )
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        """What it is besides its name, models and inputs; printed calls change nothing."""
+        others = ("name", "models", "inputs", "call")
+        return {x.name: getattr(self, x.name) for x in fields(self) if x.name not in others}
 
     @property
     def all_reads(self) -> set[str]:
@@ -152,14 +147,14 @@ def statistic(
     """
     if isinstance(models, StudyModel):
         models, taps = (models,), (taps,)
-    follows, options, analysis_name = "", dict(options or {}), analysis
+    options = dict(options or {})
     if not isinstance(analysis, str):
         measure: Any = analysis
-        follows = measure.declaration.expression(len(models), **options, detail=detail)
+        call = call or measure.declaration.expression(len(models), **options, detail=detail)
         make = make or (partial(measure.statistic, **options) if options else measure.statistic)
-        analysis_name = measure.declaration.name
+        analysis = measure.declaration.name
     return SharedPass(
-        name_of(name or str(analysis_name), *models),
+        name_of(name or cast(str, analysis), *models),
         tuple(models),
         tuple(inputs),
         reads,
@@ -170,7 +165,6 @@ def statistic(
         view,
         needs_all,
         call=call,
-        declared_call=follows,
     )
 
 
@@ -386,16 +380,14 @@ def _describe_cost(schedule: Sequence["Pass"], data: Data) -> str:
 
 
 def _missing(table: dict[str, Measurement], results: dict[str, Any]) -> list[Measurement]:
-    """Saved measurements without a result, each after the inputs that have none either."""
-
-    def to_make(measurements: Iterable[Measurement]) -> Iterator[str]:
-        for m in measurements:
-            if results[m.name] is None:
-                yield from to_make(m.before)
-                yield m.name
-
-    names = dict.fromkeys(to_make(m for m in table.values() if m.saved))
-    return [table[name] for name in names]
+    """The measurements to make: saved ones without a result, and their inputs that have none."""
+    missing: list[Measurement] = []
+    inputs: set[str] = set()  # names of what they are fed, which stands before them in the table
+    for m in reversed(table.values()):
+        if results[m.name] is None and (m.saved or m.name in inputs):
+            missing.append(m)
+            inputs |= {source.name for source in m.before}
+    return missing[::-1]
 
 
 def _schedule(missing: Iterable[Measurement]) -> list[Pass]:
@@ -476,26 +468,23 @@ def _title(measurements: Sequence[Measurement]) -> str:
 
 def _sharing(measurements: Iterable[Measurement]) -> list[list[Measurement]]:
     """Lists of measurements that share a pass: all of connected models, and of a few others."""
-    shared = []
-    for connected in _connected(measurements):
-        models = {model for m in connected for model in m.models}
+    # Measurements that share models, directly or through others, with these models.
+    connected: list[tuple[set[StudyModel], list[Measurement]]] = []
+    for m in measurements:
+        models, members, apart = set(m.models), [], []
+        for group in connected:
+            if group[0] & models:
+                models, members = models | group[0], members + group[1]
+            else:
+                apart.append(group)
+        connected = [*apart, (models, [*members, m])]
+    shared: list[tuple[set[StudyModel], list[Measurement]]] = []
+    for models, members in connected:
         if shared and len(models | shared[-1][0]) <= MOST_MODELS:
-            shared[-1] = (models | shared[-1][0], shared[-1][1] + connected)
-        else:
-            shared.append((models, connected))
-    return [together for _, together in shared]
-
-
-def _connected(measurements: Iterable[Measurement]) -> list[list[Measurement]]:
-    """Lists of measurements that share models, directly or through others."""
-    lists = []
-    for measurement in measurements:
-        touching, apart = [], []
-        for connected in lists:
-            shared = any(set(measurement.models) & set(m.models) for m in connected)
-            (touching if shared else apart).append(connected)
-        lists = [*apart, [*(m for connected in touching for m in connected), measurement]]
-    return lists
+            last_models, last_members = shared.pop()
+            models, members = models | last_models, last_members + members
+        shared.append((models, members))
+    return [members for _, members in shared]
 
 
 Finishes: TypeAlias = dict[str, Callable[[], Any]]  # from results to what finishes them
@@ -505,8 +494,18 @@ def _make_pass(
     together: Pass, data: Data, results: dict[str, Any], problems: dict[str, str]
 ) -> Finishes:
     """What finishes the measurements of a pass, with which copies of equal layers share graphs."""
-    measurements, copies = together.measurements, together.copies
-    sharing = [copy for copy in copies if _differ_in_weights(measurements, copy)]
+    measurements, copies, sharing = together.measurements, together.copies, []
+    for copy in copies:
+        shared = [m for m in measurements if m.name in copy]
+        pairs = {pair for m in shared for pair in zip(m.models, copy[m.name].models, strict=True)}
+        try:
+            differ = [differ_in_weights(model.keras_copy(), c.keras_copy()) for model, c in pairs]
+        except Exception as error:
+            # A model that cannot be made anew has no copies; measuring these by themselves says
+            # why.
+            _require_one_worker(error)
+            continue
+        sharing += [copy] if all(differ) else []
     others = [list(copy.values()) for copy in copies if copy not in sharing]
     if not sharing or isinstance(measurements[0], SharedPass):
         finishes = _make(measurements, data, results, problems, sharing)
@@ -518,22 +517,6 @@ def _make_pass(
     for of_copy in others:
         finishes |= _make(of_copy, data, results, problems)
     return finishes
-
-
-def _differ_in_weights(measurements: list[Measurement], copy: dict[str, Measurement]) -> bool:
-    """Whether the models of copies differ from those of some measurements in weights alone."""
-    pairs = dict.fromkeys(
-        pair
-        for m in measurements
-        if m.name in copy
-        for pair in zip(m.models, copy[m.name].models, strict=True)
-    )
-    try:
-        return all(differ_in_weights(model.keras_copy(), c.keras_copy()) for model, c in pairs)
-    except Exception as error:
-        # A model that cannot be made anew has no copies; measuring these by themselves says why.
-        _require_one_worker(error)
-        return False
 
 
 def _make(

@@ -5,7 +5,6 @@ import inspect
 import logging
 import os
 import re
-import warnings
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -24,9 +23,8 @@ from vit_tf.common.names import format_list, is_part, join_words, match
 from vit_tf.data.preprocessing import Preprocessing, interval
 from vit_tf.features import recorder
 from vit_tf.features.attention_weights import (
-    attention_taps,
-    contradictions,
-    find_weights_not_softmax,
+    computed_weights,
+    find_contradicted,
 )
 from vit_tf.features.conversion import as_features
 from vit_tf.features.features import Features, ScoreKind
@@ -145,9 +143,8 @@ class StudyModel:
     # Names of the classes of its scores, where they are known to be scores of classes; those of the
     # labels where its accuracy is known.
     class_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    # Functions of nothing to what `patch_filters` and `position_similarity` take.
-    patch_kernel: Callable[[], Any] | None = field(default=None, compare=False)
-    position_embedding: Callable[[], Any] | None = field(default=None, compare=False)
+    # Attributes of the Keras model that it has, of `FIRST_LAYER`.
+    first_layer: tuple[str, ...] = field(default=(), compare=False)
     # Function of nothing to the floating-point operations of its training, where they are known.
     training_flops: Callable[[], float] | None = field(default=None, compare=False)
     # How it was trained, of `supervision.SUPERVISIONS`; empty where it is not known.
@@ -227,9 +224,12 @@ class StudyModel:
         """The layers that a measurement of a kind reads; a `NotApplicable` where there are none."""
         layers = self.find_layers(kind, detail, block)
         if "attention" in kind and not layers:
-            hidden = self.has_tokens and not self.has_sums
-            within = " among its layers: layers with attention do not return them" if hidden else ""
-            return self.require(layers, self._no_attention or f"attention weights{within}")
+            shapes = {tap: self.shapes[tap] for tap in self.weights if tap in self.shapes}
+            reason = self.features.facts.reasons.get("attention weights", "")
+            reason = reason or attended(shapes, self.grid)[1] or "attention weights"
+            if reason == "attention weights" and self.has_tokens and not self.has_sums:
+                reason += " among its layers: layers with attention do not return them"
+            return self.require(layers, reason)
         return self.require(layers, KINDS[kind].lacks)
 
     def find_layers(self, kind: str, detail: Detail = None, block: str = "block00") -> list[str]:
@@ -237,12 +237,6 @@ class StudyModel:
         return layers_of(
             kind, self.taps, self.shapes, self.structure, self.grid, detail=detail, block=block
         )
-
-    @property
-    def _no_attention(self) -> str:
-        weights = {tap: self.shapes[tap] for tap in self.weights if tap in self.shapes}
-        reason = self.features.facts.reasons.get("attention weights", "")
-        return reason or attended(weights, self.grid)[1]
 
     def require_attention(self) -> list[str]:
         """Its attention weights over a known grid, taps or computed; a `NotApplicable` for none."""
@@ -342,13 +336,20 @@ class StudyModel:
 
 
 def slug(name: str) -> str:
-    """A model's name as a part of file names: `"ViT-B/16"` becomes `"vit-b-16"`."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    """A model's name as a part of file names: `"ViT-B/16"` becomes `"vit-b-16"`.
+
+    Raises a `ValueError` for a name that files cannot be called after.
+    """
+    text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") if isinstance(name, str) else ""
+    if not text:
+        raise ValueError(
+            f"Expected names of models (--names) with Latin letters or digits. Received: {name!r}"
+        )
+    return text
 
 
 def distinct(name: str, taken: Container[str]) -> str:
     """A name whose slug is none of those `taken`: `"vit (2)"` for a second `"vit"`."""
-    require_slug(name)
     number, candidate = 1, name
     while slug(candidate) in taken:
         number += 1
@@ -356,19 +357,10 @@ def distinct(name: str, taken: Container[str]) -> str:
     return candidate
 
 
-def require_slug(name: Any) -> None:
-    """Raises a `ValueError` for a name that files cannot be called after."""
-    if not isinstance(name, str) or not slug(name):
-        raise ValueError(
-            f"Expected names of models (--names) with Latin letters or digits. Received: {name!r}"
-        )
-
-
 def require_distinct(names: Iterable[str]) -> None:
     """Raises a `ValueError` for names of models of which results would have the same names."""
     first = {}
     for name in names:
-        require_slug(name)
         if slug(name) in first:
             raise ValueError(
                 f"Expected names of models that differ in more than case and punctuation, as "
@@ -547,14 +539,12 @@ def prepare_models(
             values = interval(*source.expects.value_range)
             message = LOW_VARIATION_MESSAGE.format(model=source.name, values=values)
             notes[LOW_VARIATION].append(message + remedy)
-    if any(ACCURACY in row for row in rows):
-        rows = [row | {ACCURACY: row.get(ACCURACY)} for row in rows]
-    models = [
-        each
-        for source, model in zip(loaded, with_given_roles(models), strict=True)
-        for each in [model, *(_baselines_of_loaded(source, model, seed, copies))]
-    ]
-    return models, rows, [(title, sentences) for title, sentences in notes.items() if sentences]
+    all_models = []
+    for source, model in zip(loaded, with_given_roles(models), strict=True):
+        seeds = range(seed, seed + copies) if source.is_keras else ()
+        makers = [partial(vit_tf.reinitialize, source.model, own_seed) for own_seed in seeds]
+        all_models += [model, *baselines_of(model, makers, seed)]
+    return all_models, rows, [(title, sentences) for title, sentences in notes.items() if sentences]
 
 
 def parse_role(
@@ -583,6 +573,8 @@ def with_given_roles(models: list[StudyModel]) -> list[StudyModel]:
     The base of a variant is the first model with the role that the variant's layers show, such as
     "vit" for a ViT with a CLS token; if some are of the variant's size, the first of these.
     """
+    if not any(model.given_role for model in models):
+        return models
     given = [parse_role(model.given_role or "vit") for model in models]
     if not any(role in VARIANT_ROLES for role, _ in given):
         return models
@@ -659,11 +651,6 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
     if loaded.is_foreign:
         warn_of_missed_blocks(loaded.name, facts.structure)
     plain = [] if loaded.is_plain else [loaded.expects.to_config()]
-    present: dict[str, Any] = {
-        name: partial(getattr, loaded.model, name)
-        for name in FIRST_LAYER
-        if getattr(loaded.model, name, None) is not None
-    }
     configuration = (
         checkpointing.describe_model(loaded.model)
         if loaded.is_keras
@@ -680,12 +667,12 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
         configuration=configuration,
         chosen=loaded.taps if loaded.is_foreign else (),
         keras_model=(lambda: loaded.model) if loaded.is_keras else None,
-        **present,
+        first_layer=tuple(x for x in FIRST_LAYER if getattr(loaded.model, x, None) is not None),
     )
     return model, constant, last_variation
 
 
-# Attributes of models with what `patch_filters` and `position_similarity` take.
+# Attributes of Keras models with what `patch_filters` and `position_similarity` take.
 FIRST_LAYER = ("patch_kernel", "position_embedding")
 
 
@@ -766,55 +753,43 @@ def _attention_of(
     Returns the shape of each, empty for weights that contradict the output of their layer, and the
     reason why there are none, by "attention weights".
     """
-    inputs = attention_taps(loaded.model) if loaded.is_foreign else {}
-    if not inputs:
+    computed: dict[str, Any] = {}
+    if loaded.is_foreign:
+        computed = computed_weights(loaded.model, recorder.find_taps(loaded.model))
+    if not computed:
         return {}, {}
-    nothing: dict[str, Shape] = dict.fromkeys(inputs, ())
-    if wrong := find_weights_not_softmax(loaded.model, inputs, ()):
+    nothing: dict[str, Shape] = dict.fromkeys(computed, ())
+    shapes = {name: whole.facts.shapes[name] for name in computed}
+    names, why = attended(shapes, whole.facts.grid)
+    if wrong := find_contradicted(loaded.model, names, images):
         paths = list(dict.fromkeys(recorder.split_weights(name)[0] for name in wrong))
         return nothing, {"attention weights": CONTRADICTION.format(format_list(paths))}
-    needed = [*inputs, *(name for names in inputs.values() for name in names)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of masks, which `contradictions` finds too
-        taps = whole.select(list(dict.fromkeys(needed)))(tf.constant(images))
-    shapes = {name: tuple(taps[name].shape[1:]) for name in inputs}
-    names, why = attended(shapes, whole.facts.grid)
-    if wrong := contradictions(loaded.model, taps, names):
-        return nothing, {"attention weights": CONTRADICTION.format(format_list(wrong))}
     reasons = {"attention weights": why} if why else {}
     return nothing | {name: shapes[name] for name in names}, reasons
 
 
 def baselines_of(
-    model: StudyModel,
-    fresh: Callable[[], keras.Model] | None = None,
-    seed: int = 0,
-    again: Callable[[], keras.Model] | None = None,
+    model: StudyModel, copies: Sequence[Callable[[], keras.Model]] = (), seed: int = 0
 ) -> list[StudyModel]:
-    """The random baselines of a model, to compare its features with.
+    """The random baselines of a model, to compare its features with; none for other baselines.
 
-    `fresh` and `again` make copies of the model with random weights, of different seeds.
+    `copies` are functions that make copies of the model with random weights, of different seeds.
     """
-    noise = {"features": gaussian_like(model.features), "keras_model": None}
     is_variant = model.role in COPIED_VARIANTS
-    baselines: dict[str, dict[str, Any]] = {} if is_variant else {"noise": noise}
-    for role, make in zip(UNTRAINED_ROLES, (fresh, again), strict=True):
-        if make:
-            copy = cache(make)
-            baselines[role] = {
-                "features": LazyFeatures(
-                    model.features.facts, partial(_features_of_copy, model.features, copy)
-                ),
-                "keras_model": copy,
-                "original_key": model.key,
-                # A randomly initialized copy has weights of its own in its first layer, too.
-                **{
-                    name: partial(_weight_of_copy, copy, name)
-                    for name in FIRST_LAYER
-                    if getattr(model, name) is not None
-                },
-            }
-    order = (*BASELINES, "copy")
+    if not is_variant and model.role not in (*ARMS, "model"):
+        return []
+    baselines: dict[str, dict[str, Any]] = {}
+    for role, make in zip(UNTRAINED_ROLES, copies, strict=False):
+        copy = cache(make)  # when it is first needed
+        baselines[role] = {
+            "features": LazyFeatures(
+                model.features.facts, lambda copy=copy: model.features.with_model(copy())
+            ),
+            "keras_model": copy,
+            "original_key": model.key,
+        }
+    if not is_variant:
+        baselines["noise"] = {"features": gaussian_like(model.features), "keras_model": None}
     return [
         replace(
             model,
@@ -828,34 +803,6 @@ def baselines_of(
             class_names=(),
             **baselines[role],
         )
-        for role in order
+        for role in (*BASELINES, "copy")
         if role in baselines
     ]
-
-
-def _features_of_copy(features: Features, copy: Callable[[], keras.Model]) -> Features:
-    """The layers of features, of a copy of the model that is made when it is first needed."""
-    return features.with_model(copy())
-
-
-def _weight_of_copy(copy: Callable[[], keras.Model], name: str) -> Any:
-    """A weight of the first layer of a copy."""
-    return getattr(copy(), name)
-
-
-def _baselines_of_loaded(
-    loaded: LoadedModel, model: StudyModel, seed: int, copies: int
-) -> list[StudyModel]:
-    if model.role not in (*ARMS, *COPIED_VARIANTS, "model"):
-        return []
-
-    def fresh(own_seed: int) -> keras.Model:
-        return vit_tf.reinitialize(loaded.model, own_seed)
-
-    is_able = loaded.is_keras
-    return baselines_of(
-        model,
-        partial(fresh, seed) if is_able else None,
-        seed,
-        partial(fresh, seed + 1) if is_able and copies > 1 else None,
-    )

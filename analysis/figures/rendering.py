@@ -1,17 +1,16 @@
-"""Pictures of results as PNG files, drawn here or in other processes without TensorFlow."""
+"""Pictures of results as PNG files, drawn here or in another process without TensorFlow."""
 
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from vit_tf.data.files import write_whole
 
@@ -35,7 +34,6 @@ class Drawing:
     is_single: bool  # whether `plot` takes the only result itself, and no dict
     # Labels of results that are drawn as baselines; None where `plot` knows none.
     baselines: tuple[str, ...] | None
-    description: str  # of the figure, for errors
     # Where the PNG is written; None for a picture that only shares its scales with others.
     path: Path | None = None
     # The models of the report, of which each has one colour in all pictures.
@@ -45,25 +43,12 @@ class Drawing:
         """The Matplotlib figure."""
         first_result = next(iter(self.results.values()))
         single = getattr(first_result, "attrs", {}).get("model", "") if self.is_single else ""
+        options = {} if self.baselines is None else {"baselines": list(self.baselines)}
         with fixed_colours(self.models, single):
-            if self.is_single:
-                axes = self.plot(first_result)
-            elif self.baselines is not None:
-                axes = self.plot(self.results, baselines=list(self.baselines))
-            else:
-                axes = self.plot(self.results)
-        first = getattr(axes, "flat", [axes])[0]  # of an array of axes
-        figure = axes if hasattr(axes, "savefig") else getattr(first, "figure", None)
-        if not hasattr(figure, "savefig"):
-            # A mistake in the definition of the figure: a bug for the log.
-            raise TypeError(
-                f"Expected draw of {self.description!r} to return Matplotlib axes or a figure. "
-                f"Received: {axes!r}"
-            )
-        if hasattr(axes, "title") and hasattr(axes.title, "set_text"):
-            # The report shows the first line as text.
-            axes.title.set_text(axes.get_title().partition("\n")[2])
-        return cast("Figure", figure)
+            axes = self.plot(first_result if self.is_single else self.results, **options)
+        # The report shows the first line as text.
+        axes.title.set_text(axes.get_title().partition("\n")[2])
+        return axes.figure
 
 
 Failures: TypeAlias = dict[Path, tuple[str, str]]  # by PNG, as `describe_failure` returns them
@@ -152,32 +137,41 @@ def save_figure(figure: "Figure", path: Path) -> None:
     """Writes a Matplotlib figure as a PNG, whole or not at all, and closes it."""
     import matplotlib.pyplot as plt
 
-    write_whole(path, partial(figure.savefig, dpi=DPI), own_folders=1)
+    write_whole(path, partial(figure.savefig, dpi=DPI))
     plt.close(figure)
 
 
-class Processes:
-    """Processes that render while this one does something else: a context."""
+def drawing_process(count: int) -> "AbstractContextManager[DrawingProcess | None]":
+    """A process that draws so many pictures; none for few, and on a single processor."""
+    is_worth_it = count > FEW_PICTURES and (os.cpu_count() or 1) > 1
+    return DrawingProcess() if is_worth_it else nullcontext()
 
-    def __init__(self, count: int) -> None:
-        self._workers = [_Worker() for _ in range(count)]
-        self._next = cycle(self._workers)
 
-    @classmethod
-    def for_pictures(cls, count: int) -> Self:
-        """The processes for so many pictures; none for few, and on a single processor."""
-        processors = os.cpu_count() or 1
-        return cls(0 if count <= FEW_PICTURES or processors < 2 else min(2, processors // 2))
+class ProcessEnded(Exception):
+    """A process that draws was ended, as where there is too little memory."""
 
-    def __bool__(self) -> bool:
-        return bool(self._workers)
+
+PLOTS = "vit_tf.analysis.plots."  # which another process can import without TensorFlow
+CODE = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve()"
+
+
+class DrawingProcess:
+    """A process that renders while this one does something else: a context."""
+
+    def __init__(self) -> None:
+        self._process: Any = None  # a `subprocess.Popen` once there is something to render
+        self._thread = ThreadPoolExecutor(1)  # which waits for one list of drawings after another
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        for worker in self._workers:
-            worker.close(at_once=kind is not None)
+        """Ends the process: at once after an error, otherwise when it has rendered everything."""
+        if kind and self._process:
+            self._process.kill()
+        self._thread.shutdown(cancel_futures=kind is not None)
+        if self._process:
+            self._process.communicate()
 
     def start(self, drawings: Sequence[Drawing]) -> Future[Failures] | None:
         """Starts to render some `Drawing`s: a future, or None for plots of other packages."""
@@ -186,35 +180,16 @@ class Processes:
         import matplotlib
 
         settings = {key: value for key, value in matplotlib.rcParams.items() if key != "backend"}
-        return next(self._next).start(pickle.dumps((settings, drawings)))
-
-
-PLOTS = "vit_tf.analysis.plots."  # which other processes can import without TensorFlow
-CODE = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve()"
-
-
-class ProcessEnded(Exception):
-    """A process that draws was ended, as where there is too little memory."""
-
-
-class _Worker:
-    """Another process, which renders one list of `Drawing`s after another."""
-
-    def __init__(self) -> None:
-        self._process: Any = None  # a `subprocess.Popen` once there is something to render
-        self._thread = ThreadPoolExecutor(1)
-
-    def start(self, message: bytes) -> Future[Failures]:
-        return self._thread.submit(self._render, message)
+        return self._thread.submit(self._render, pickle.dumps((settings, drawings)))
 
     def _render(self, message: bytes) -> Failures:
         if self._process is None:
-            code = CODE.format(path=sys.path, module=__name__)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-c", CODE.format(path=sys.path, module=__name__)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=os.environ | {"MPLBACKEND": "Agg"},
+                start_new_session=True,  # Ctrl-C reaches this process, which ends that one
             )
         try:
             self._process.stdin.write(message)
@@ -229,20 +204,9 @@ class _Worker:
             raise error
         return failures
 
-    def close(self, at_once: bool) -> None:
-        """Ends the process, `at_once` or when it has rendered everything."""
-        if at_once and self._process:
-            self._process.kill()
-        self._thread.shutdown(cancel_futures=at_once)
-        if self._process:
-            self._process.stdin.close()
-            self._process.wait()
-            self._process.stdout.close()
-
 
 def serve() -> None:
     """Renders the lists of `Drawing`s that come in; answers are pairs of an error and failures."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
     received, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a plot may print is no answer
     import matplotlib

@@ -6,7 +6,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -18,14 +17,13 @@ from vit_tf.common.names import format_list
 from vit_tf.data.equal_batches import split_batches
 from vit_tf.data.labels import batch_labels, require_counted
 from vit_tf.features.conversion import LayerSelection, ModelLike
-from vit_tf.features.features import Features, ScoreKind, Taps
+from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail, Shape
 from vit_tf.features.structure import OF_SUBLAYERS
 from vit_tf.features.tokens import as_grid
 
 from ..engine.accessors import ResultDataset
 from ..engine.class_scores import (
-    ONE_SCORE,
     class_divergence,
     classification_loss,
     require_scores,
@@ -36,218 +34,221 @@ from ..engine.preparation import ImagesLike, prepare, prepare_images, read_model
 from ..engine.results import CLS, facts_of, require_finite, require_word, variable
 from ..engine.stream import Statistic, Totals, as_dataset, evaluate, mean_per_batch
 from ..engine.traces import reusable
+from ..statistics.intervals import mean_from_sums
 
 TOGETHER = 256  # images, those of all runs of a batch, whose activations are in memory at once
-ZERO, MEAN, RESAMPLE = "zero", "mean", "resample"
-INTERVENTION = ("intervention",)
-REPLACEMENTS = (ZERO, MEAN, RESAMPLE)
+REPLACEMENTS = ZERO, MEAN, RESAMPLE = "zero", "mean", "resample"
+RANDOM, LARGEST, ATTENDED, UNATTENDED = "random", "largest", "attended", "unattended"
+REGISTERS = "registers"
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 CHANGES = {
     "accuracy_change": ("accuracy with the intervention minus without", "1"),
     "loss_change": ("cross-entropy with the intervention minus without", "nat"),
     "output_change": ("divergence of the predicted classes from those without", "nat"),
 }
 
-
-# Edits by tap for each run, or a function that makes them of the taps, the images and the state of
-# the statistic.
-Interventions: TypeAlias = Sequence[Any] | Callable[..., list[dict[str, Any]]]
+# Function of the taps, the images and the state of the statistic to the edits by tap of each run.
+Interventions: TypeAlias = Callable[[Taps, tf.Tensor, Any], list[dict[str, edits.Edit]]]
 
 
-def effects_statistic(
-    features: Features, interventions: Interventions, scores: str, count: int, least: int = 1
-) -> Statistic[Totals]:
-    """`Statistic` over images and labels with what is summed, from which `effects` follow.
-
-    `count` is the number of interventions, `least` the number of examples that a batch must have.
-    """
-    max_runs = TOGETHER // batch_size_of(count, least)
-
-    def step(*batch: Any) -> dict[str, Any]:
-        *states, images, labels = batch
-        runs: Any = interventions
-        if callable(interventions):
-            runs = partial(interventions, images=images, state=next(iter(states), None))
-        taps, edited_scores = features.run_interventions(runs, scores, images, max_runs)
-        num_classes = require_scores(taps, scores, [0])
-        if num_classes < 2:
-            raise ValueError(ONE_SCORE.format(f"{scores!r} of a single class"))
-        # Paired differences of single images: their sums and sums of squares give standard errors.
-        intact = tf.cast(taps[scores], tf.float32)
-        edited = tf.cast(edited_scores, tf.float32)
-        labels, label_counts = batch_labels(labels, num_classes)
-        changes, plain = _changes(intact, edited, labels, features.facts.score_kind)
-        return {
-            "changes": {
-                name: tf.stack([tf.reduce_sum(x, axis=1), tf.reduce_sum(tf.square(x), axis=1)])
-                for name, x in changes.items()
-            },
-            "intact": {name: tf.reduce_sum(x) for name, x in plain.items()},
-            "label_counts": label_counts,
-            "num_classes": num_classes,
-            "examples": tf.shape(images)[0],
-            "batches": tf.constant(1),
-        }
-
-    return Statistic(step, lambda totals: totals, min_batch=least, with_labels=True)
-
-
-def batch_size_of(count: int, least: int) -> int:
-    """Number of images in a batch that runs once for each of `count` interventions."""
-    return max(TOGETHER // (count + 1), least)
-
-
-def effects(
-    features: Features,
-    statistic: Statistic[Totals],
-    cells: Iterable[tuple],
-    names: Sequence[str],
+@measurement("heads")
+@labels_after_images
+def head_ablation(
+    model: ModelLike,
     images: ImagesLike,
+    scores: str | None = None,
+    replacement: str = ZERO,
     *,
-    scores: str,
-    description: str,
-    **facts: Any,
+    layers: LayerSelection = None,
+    detail: Detail = None,
 ) -> xr.Dataset:
-    """The mean effects of some interventions on the predictions for images with labels, as a table.
+    """Change of a model's predictions when the output of one attention head is removed.
 
-        accuracy_change = mean over examples of [argmax s' = y] - [argmax s = y]
-        loss_change     = mean over examples of log p(y) - log p'(y)
-        output_change   = mean over examples of sum_c p(c) log(p(c) / p'(c))
+    The output of one head is replaced at every token, before the output projection of the attention
+    (Michel et al. 2019, https://arxiv.org/abs/1905.10650). A change of zero means that no later
+    layer uses the output of the head, or that other heads and layers compensate for it.
 
-    of scores `s` and `s'` without and with an intervention and of `p = softmax(s)`, for a binary
-    classifier of one output `p = sigmoid(s)` of the log-odds of its two classes. For a model of
-    several sigmoids, the loss is the binary cross-entropy and the output change the divergence,
-    both summed over the classes. Standard errors
-    are those of the means of these paired differences. The Dataset has the coordinates `names`,
-    whose values for each intervention are `cells`, in the order of the interventions of the
-    `effects_statistic`, and `accuracy` and `loss` of the model as it is. The attribute `remainder`
-    counts the images of a last batch that is too small, which are left out with a warning.
+    Args:
+        model: a model, or a submodel that returns the outputs of heads, of shape (example,
+            token, head, channel), and the scores, as in `vit_tf.submodel(vit, "*/heads",
+            "logits")`. For a model with attention layers of Keras, the submodel returns the values
+            `"*/value"` instead of `"*/heads"`, since the output of a head is a weighted mean of the
+            values of the head.
+        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
+        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
+        replacement: the new output of a head. `"zero"` sets the output to zero, `"mean"` uses the
+            mean of the output over the images, separately for each token, and `"resample"` uses the
+            output of the same head for another image of the batch.
+
+    Returns:
+        Dataset with three changes, each of shape (layer, head). If layers differ in their number of
+        heads, values are NaN for heads that a layer does not have.
+
+        * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
+        * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
+          in nats.
+        * `output_change`: the mean over examples of sum_c p(c) log(p(c) / p'(c)), in nats. This is
+          the divergence of the class probabilities p' with the intervention from the class
+          probabilities p without it.
+        * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
+          errors of the three changes above, paired over images.
+        * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
+          model.
+
+    Raises:
+        ValueError: if the features are not a submodel that returns outputs of heads and the scores,
+            if `replacement` is unknown, or if scores are not finite.
+
+    Examples:
+        >>> effect = analysis.head_ablation(vit, (images, labels))
+        >>> effect.accuracy_change.dims
+        ('layer', 'head')
+        >>> ax = analysis.plot(effect)
+
+    See also:
+        `plots.plot_head_ablation`, `skip_ablation`, `token_ablation`; page
+        measurements/flow/interventions.md.
     """
-    cells, least = list(cells), statistic.min_batch
-    # Many runs of each example make batches larger.
-    data = split_batches(as_dataset(images), batch_size_of(len(cells), least), least)
-    totals = evaluate(statistic, data, description=description, checked=(features,))
-    num_classes = mean_per_batch(totals, "num_classes")
-    require_counted(totals["label_counts"], totals["examples"], num_classes)
-    left_out = int(totals.get("remainder", 0))
-    if left_out:
-        warnings.warn(
-            f"{left_out} of {int(totals['examples']) + left_out} images are left out: the last "
-            f"batch has fewer than {least}. Use another batch size.",
-            stacklevel=2,
-        )
-    facts |= {"num_classes": num_classes, "remainder": left_out}
-    return as_table(_result(totals, features, scores, facts), cells, names)
-
-
-def as_table(result: xr.Dataset, cells: Iterable[tuple], names: Sequence[str]) -> xr.Dataset:
-    """A result along `intervention` as a table of these names; coordinates stand as they came."""
-    columns = dict(zip(names, zip(*cells, strict=True), strict=True))
-    result = result.assign_coords(
-        {name: ("intervention", list(column)) for name, column in columns.items()}
+    features, images = prepare(
+        model, images, kind="heads", layers=layers, detail=detail, scores=scores, labelled=True
     )
-    table = result.set_index(intervention=list(names)).unstack("intervention")
-    order = {name: list(dict.fromkeys(column)) for name, column in columns.items()}
-    return table.reindex(order).transpose(*names)
-
-
-def means_to_insert(
-    features: Features, images: ImagesLike, taps: Sequence[str], replacement: str, description: str
-) -> dict[str, np.ndarray] | None:
-    """The mean of each tap over the images, which `replacement="mean"` reads; None for others."""
-    require_word(replacement, REPLACEMENTS, "replacement")
-    if replacement != MEAN:
-        return None
-    statistic = _sums_of_taps(features, tuple(taps))
-    totals = evaluate(statistic, images, description=description, checked=(features,))
-    return {
-        tap: (total / totals["examples"]).astype("float32") for tap, total in totals["sums"].items()
-    }
+    scores = score_layer(features, scores)
+    shapes = require_submodel(features, scores)
+    if unlike := {layer: shape for layer, shape in shapes.items() if len(shape) != 3}:
+        raise ValueError(
+            "Expected outputs of heads of shape (token, head, channel) for each example. "
+            f"Received: {unlike}"
+        )
+    # A first pass computes the means that replace the outputs of heads in the second one.
+    means = means_to_insert(features, images, list(shapes), replacement, "means of heads")
+    num_heads = {layer: cast(int, shape[1]) for layer, shape in shapes.items()}
+    cells = [(layer, head) for layer, count in num_heads.items() for head in range(count)]
+    result = measure_effects(
+        features,
+        replace(_head_statistic(features, scores, cells, replacement), state=means),
+        cells,
+        ("layer", "head"),
+        images,
+        scores=scores,
+        description="head ablation",
+        replacement=replacement,
+    )
+    return result.reindex(layer=list(shapes))
 
 
 @reusable
-def _sums_of_taps(features: Features, taps: Sequence[str]) -> Statistic[Totals]:
-    """`Statistic` with the sum of each tap over the images, and their number."""
+def _head_statistic(
+    features: Features, scores: str, cells: Sequence[tuple[str, int]], replacement: str
+) -> Statistic[Totals]:
+    """The `effects_statistic` of `head_ablation`; its state is the mean of each tap, if any."""
 
-    def step(images: tf.Tensor) -> dict[str, Any]:
-        values = features(tf.cast(images, tf.float32))
-        sums = {tap: tf.reduce_sum(tf.cast(values[tap], tf.float32), axis=0) for tap in taps}
-        return {"sums": sums, "examples": tf.shape(images)[0]}
+    def interventions(taps: Taps, images: tf.Tensor, means: Taps | None) -> list[dict[str, Any]]:
+        return [
+            {tap: edits.head(head, replacement_of(replacement, tap, means))} for tap, head in cells
+        ]
 
-    return Statistic(step, lambda totals: totals)
-
-
-def replacement_of(replacement: str, tap: str, means: Mapping[str, tf.Tensor] | None) -> edits.Edit:
-    """The edit of a tap that `"zero"`, `"mean"` over the images or `"resample"` stands for."""
-    if means is not None and replacement == MEAN:
-        return edits.constant(means[tap])
-    return edits.zero if replacement == ZERO else edits.resampled()
+    return effects_statistic(features, interventions, scores, len(cells), replacement)
 
 
-def require_submodel(features: Features, scores: str) -> dict[str, Shape]:
-    """The shapes of the layers to intervene at, all but the scores, without the example axis."""
-    if not features.can_intervene:
+@measurement("ablated_skips")
+@labels_after_images
+def skip_ablation(
+    model: ModelLike,
+    images: ImagesLike,
+    scores: str | None = None,
+    whole_blocks: bool = True,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
+    """Change of a model's predictions when the skips or the branches of one block are removed.
+
+    The skips or the branches are set to zero in the trained model. Without its branches, a block is
+    the identity (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586). Without its skips, a
+    block consists of its branches only, as in the models that Raghu et al. 2021 trained without
+    skips (figure 8).
+
+    Args:
+        model: a model, or a submodel that returns skips, branches and scores, such as
+            `vit_tf.submodel(vit, "*/skip", "*/branch", "logits")`. Names follow the tap grammar.
+        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
+        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
+        whole_blocks: if true, the skips (or branches) of a whole block are removed at once. If
+            false, the skips (or branches) of the attention and of the MLP are removed separately. A
+            unit of a ResNet has a single skip and a single branch.
+
+    Returns:
+        Dataset with three changes, each of shape (layer, path). Each layer is a block, or, if
+        `whole_blocks` is false, the attention or MLP of a block, such as `"block00/mlp"`. The dim
+        `path` states which part is removed, `"skip"` or `"branch"`. If a layer has no skip, its
+        values for `"skip"` are NaN.
+
+        * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
+        * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
+          in nats.
+        * `output_change`: the mean over examples of sum_c p(c) log(p(c) / p'(c)), in nats. This is
+          the divergence of the class probabilities p' with the intervention from the class
+          probabilities p without it.
+        * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
+          errors of the three changes above, paired over images.
+        * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
+          model.
+
+    Raises:
+        ValueError: if the features are not a submodel that returns the scores and skips or
+            branches, or if scores are not finite.
+
+    Examples:
+        >>> effect = analysis.skip_ablation(vit, (images, labels))
+        >>> effect.layer.values.tolist()
+        ['block00', 'block01']
+        >>> effect.path.values.tolist()
+        ['skip', 'branch']
+
+    See also:
+        `plots.plot_skip_ablation`, `skip_ratio`, `head_ablation`; page
+        measurements/flow/interventions.md.
+    """
+    features, images = prepare(
+        model,
+        images,
+        kind="ablated_skips",
+        layers=layers,
+        detail=detail,
+        scores=scores,
+        labelled=True,
+    )
+    scores = score_layer(features, scores)
+    # The taps that are set to zero together, by layer and path.
+    removed: dict[tuple[str, str], list[str]] = {}
+    for tap in require_submodel(features, scores):
+        site, _, path = tap.rpartition("/")
+        if path in ("skip", "branch") and site:
+            layer = re.sub(OF_SUBLAYERS, "", site) if whole_blocks else site
+            removed.setdefault((layer, path), []).append(tap)
+    if not removed:
         raise ValueError(
-            "Interventions need a submodel, such as vit_tf.submodel(vit, '*/heads', "
-            f"'logits'). Received: {type(features).__name__}"
+            "Expected layers 'NAME/skip' or 'NAME/branch' to remove. Received: "
+            f"{format_list(features.facts.layers)}"
         )
-    if scores not in features.facts.layers or len(features.facts.layers) < 2:
-        raise ValueError(
-            f"Expected a submodel that returns the scores, {scores!r}, and at least one layer "
-            f"to intervene at. Received: {format_list(features.facts.layers)}"
-        )
-    facts = features.facts
-    return {layer: facts.shapes[layer] for layer in facts.layers if layer != scores}
-
-
-def least_batch(replacement: str) -> int:
-    """Number of examples that a batch must have: 2 where values come from another image."""
-    return 2 if replacement == RESAMPLE else 1
-
-
-def _changes(
-    intact: tf.Tensor, edited: tf.Tensor, labels: tf.Tensor, kind: ScoreKind
-) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Changes of each example, of shape (intervention, example), and its values when intact."""
-
-    def is_correct(scores: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.argmax(scores, axis=-1) == labels, tf.float32)
-
-    losses = [classification_loss(scores, labels, kind) for scores in (intact, edited)]
-    changes = {
-        "accuracy_change": is_correct(edited) - is_correct(intact),
-        "loss_change": losses[1] - losses[0],
-        "output_change": class_divergence(intact, edited, kind),
-    }
-    return changes, {"accuracy": is_correct(intact), "loss": losses[0]}
-
-
-def _result(totals: Totals, features: Features, scores: str, facts: dict[str, Any]) -> xr.Dataset:
-    """The Dataset of `effects`, from what its steps add up to."""
-    count = totals["examples"]
-    names = list(totals["changes"])
-    require_finite("effects of interventions", totals["changes"].values(), names)
-    variables = {}
-    for name, (sums, squares) in totals["changes"].items():
-        mean = sums / count
-        # Rounding may leave a difference of squares just below the zero that it stands for.
-        variance = np.maximum(squares / count - mean**2, 0)
-        error = np.sqrt(variance / (count - 1)) if count > 1 else np.full_like(mean, np.nan)
-        words, units = CHANGES[name]
-        variables[name] = variable(INTERVENTION, mean, words, units)
-        words = f"standard error of {name}"
-        variables[f"{name}_stderr"] = variable(INTERVENTION, error, words, units)
-    intact = {name: total / count for name, total in totals["intact"].items()}
-    variables["accuracy"] = variable((), intact["accuracy"], "accuracy")
-    variables["loss"] = variable((), intact["loss"], "cross-entropy", "nat")
-    estimator = "mean of paired differences between runs with and without an intervention"
-    return ResultDataset(
-        variables, attrs=facts_of(features, totals, estimator, scores=scores, **facts)
+    return measure_effects(
+        features,
+        _skip_statistic(features, scores, list(removed.values())),
+        removed,
+        ("layer", "path"),
+        images,
+        scores=scores,
+        description="skip ablation",
     )
 
 
-RANDOM, LARGEST, ATTENDED, UNATTENDED = "random", "largest", "attended", "unattended"
-REGISTERS = "registers"
-SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
+@reusable
+def _skip_statistic(
+    features: Features, scores: str, removed: Sequence[Sequence[str]]
+) -> Statistic[Totals]:
+    """The `effects_statistic` of `skip_ablation`, from the taps that each run sets to zero."""
+    runs = [dict.fromkeys(taps, edits.zero) for taps in removed]
+    return effects_statistic(features, lambda *_: runs, scores, len(runs))
 
 
 @measurement("embedding")
@@ -346,311 +347,91 @@ def token_ablation(
         )
     if not all(0 < share <= 1 for share in shares):
         raise ValueError(f"Expected shares in (0, 1]. Received: {tuple(shares)}")
-    (tap,) = tokens
-    # Each share of each choice of tokens is one run with an intervention.
+    # All CLS tokens or registers are one run, and each share of each order of the others.
+    orders = (RANDOM, LARGEST, *((ATTENDED, UNATTENDED) if weights else ()))
+    cells = [(name, 1.0) for name in (CLS, REGISTERS)[: token_grid.prefix]]
+    cells += [(order, float(share)) for order in orders for share in shares]
     means = means_to_insert(features, images, tokens, replacement, "means of tokens")
-    shares = tuple(float(share) for share in shares)
-    cells = _token_cells(token_grid, shares, bool(weights))
-    statistic = _token_statistic(
-        features, tap, scores, replacement=replacement, shares=shares, grid=token_grid, seed=seed
-    )
-    result = effects(
+    result = measure_effects(
         features,
-        replace(statistic, state=means),
+        replace(
+            _token_statistic(
+                features,
+                scores,
+                [*tokens, *weights],
+                cells=cells,
+                replacement=replacement,
+                grid=token_grid,
+                seed=seed,
+            ),
+            state=means,
+        ),
         cells,
         ("tokens", "share"),
         images,
         scores=scores,
         description="token ablation",
-        layer=tap,
+        layer=tokens[0],
         replacement=replacement,
         seed=seed,
     )
     return result.sortby("share")
 
 
-def _token_cells(
-    grid: TokenGrid, shares: Sequence[float], with_attention: bool
-) -> list[tuple[str, float]]:
-    """The tokens and the share of each intervention: prefix tokens, then orders of spatial ones."""
-    orders = (RANDOM, LARGEST, *((ATTENDED, UNATTENDED) if with_attention else ()))
-    return [
-        *((name, 1.0) for name in _sets(grid)),
-        *((order, share) for order in orders for share in shares),
-    ]
-
-
 @reusable
 def _token_statistic(
     features: Features,
-    tap: str,
     scores: str,
+    layers: Sequence[str],
     *,
+    cells: Sequence[tuple[str, float]],
     replacement: str,
-    shares: Sequence[float],
     grid: TokenGrid,
     seed: int,
 ) -> Statistic[Totals]:
-    """The `effects_statistic` of `token_ablation`; its state is the mean of the tap, if any."""
-    layers = require_submodel(features, scores)
-    weights = [layer for layer, shape in layers.items() if len(shape) == 3]
-    sets, cells = _sets(grid), _token_cells(grid, shares, bool(weights))
+    """The `effects_statistic` of `token_ablation`; its state is the mean of the tokens, if any.
 
-    def interventions(taps: Taps, images: tf.Tensor, state: Taps | None) -> list[dict[str, Any]]:
-        ranks = _ranks(images, taps, tap, weights, grid, seed)
-        edit = replacement_of(replacement, tap, state)
+    `layers` are the layer of tokens and, if there are any, attention weights.
+    """
+    layer = layers[0]
+
+    def interventions(taps: Taps, images: tf.Tensor, means: Taps | None) -> list[dict[str, Any]]:
+        ranks = _ranks(images, [taps[name] for name in layers], grid, seed)
+        edit = replacement_of(replacement, layer, means)
         runs = []
         for name, share in cells:
-            if name in sets:
-                runs.append({tap: edits.tokens(sets[name], edit)})
-                continue
-            gone = ranks[name] < round(share * grid.num_spatial)
-            mask = tf.pad(gone, ((0, 0), (grid.prefix, 0)))  # False for the prefix
-            runs.append({tap: edits.where(mask[..., None], edit)})
+            if name in ranks:
+                is_replaced = ranks[name] < round(share * grid.num_spatial)
+                mask = tf.pad(is_replaced, ((0, 0), (grid.prefix, 0)))  # False for the prefix
+                runs.append({layer: edits.where(mask[..., None], edit)})
+            else:
+                runs.append({layer: edits.tokens(edits.token_set(grid, name), edit)})
         return runs
 
-    least = least_batch(replacement)
-    return effects_statistic(features, interventions, scores, len(cells), least)
-
-
-def _sets(grid: TokenGrid) -> dict[str, Any]:
-    """The sets of prefix tokens that there are: dict from name to positions."""
-    names = [CLS] * (grid.prefix > 0) + [REGISTERS] * (grid.prefix > 1)
-    return {name: edits.token_set(grid, name) for name in names}
+    return effects_statistic(features, interventions, scores, len(cells), replacement)
 
 
 def _ranks(
-    images: tf.Tensor, taps: Taps, tap: str, weights: Sequence[str], grid: TokenGrid, seed: int
+    images: tf.Tensor, values: Sequence[tf.Tensor], grid: TokenGrid, seed: int
 ) -> dict[str, tf.Tensor]:
-    """Rank of each spatial token in each order, of shape (example, token): dict from order."""
-    values = tf.cast(taps[tap], tf.float32)
+    """Rank of each spatial token in each order, of shape (example, token): dict from order.
+
+    `values` are the tokens and, if there are any, attention weights.
+    """
+    tokens, *weights = (tf.cast(x, tf.float32) for x in values)
     # A number of the images, so that batches differ, a run can be repeated, and the same tokens of
     # the same images are removed from every model.
     of_batch = tf.bitcast(tf.reduce_sum(tf.cast(images, tf.float32)), tf.int32)
-    shape = (tf.shape(values)[0], grid.num_spatial)
+    shape = (tf.shape(tokens)[0], grid.num_spatial)
     keys = {RANDOM: tf.random.stateless_uniform(shape, tf.stack([seed, of_batch]))}
-    keys[LARGEST] = -tf.norm(grid.spatial(values), axis=-1)
+    keys[LARGEST] = -tf.norm(grid.spatial(tokens), axis=-1)
     if weights:
-        received = tf.cast(taps[weights[0]], tf.float32)
         queries = grid.prefix or grid.num_tokens
-        received = tf.reduce_mean(received[:, :, :queries, grid.prefix :], axis=[1, 2])
+        received = tf.reduce_mean(weights[0][:, :, :queries, grid.prefix :], axis=[1, 2])
         keys |= {ATTENDED: -received, UNATTENDED: received}
     return {
         order: tf.argsort(tf.argsort(key, stable=True), stable=True) for order, key in keys.items()
     }
-
-
-PATHS = ("skip", "branch")
-
-
-@measurement("ablated_skips")
-@labels_after_images
-def skip_ablation(
-    model: ModelLike,
-    images: ImagesLike,
-    scores: str | None = None,
-    whole_blocks: bool = True,
-    *,
-    layers: LayerSelection = None,
-    detail: Detail = None,
-) -> xr.Dataset:
-    """Change of a model's predictions when the skips or the branches of one block are removed.
-
-    The skips or the branches are set to zero in the trained model. Without its branches, a block is
-    the identity (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586). Without its skips, a
-    block consists of its branches only, as in the models that Raghu et al. 2021 trained without
-    skips (figure 8).
-
-    Args:
-        model: a model, or a submodel that returns skips, branches and scores, such as
-            `vit_tf.submodel(vit, "*/skip", "*/branch", "logits")`. Names follow the tap grammar.
-        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
-        whole_blocks: if true, the skips (or branches) of a whole block are removed at once. If
-            false, the skips (or branches) of the attention and of the MLP are removed separately. A
-            unit of a ResNet has a single skip and a single branch.
-
-    Returns:
-        Dataset with three changes, each of shape (layer, path). Each layer is a block, or, if
-        `whole_blocks` is false, the attention or MLP of a block, such as `"block00/mlp"`. The dim
-        `path` states which part is removed, `"skip"` or `"branch"`. If a layer has no skip, its
-        values for `"skip"` are NaN.
-
-        * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
-        * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
-          in nats.
-        * `output_change`: the mean over examples of sum_c p(c) log(p(c) / p'(c)), in nats. This is
-          the divergence of the class probabilities p' with the intervention from the class
-          probabilities p without it.
-        * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
-          errors of the three changes above, paired over images.
-        * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
-          model.
-
-    Raises:
-        ValueError: if the features are not a submodel that returns the scores and skips or
-            branches, or if scores are not finite.
-
-    Examples:
-        >>> effect = analysis.skip_ablation(vit, (images, labels))
-        >>> effect.layer.values.tolist()
-        ['block00', 'block01']
-        >>> effect.path.values.tolist()
-        ['skip', 'branch']
-
-    See also:
-        `plots.plot_skip_ablation`, `skip_ratio`, `head_ablation`; page
-        measurements/flow/interventions.md.
-    """
-    features, images = prepare(
-        model,
-        images,
-        kind="ablated_skips",
-        layers=layers,
-        detail=detail,
-        scores=scores,
-        labelled=True,
-    )
-    scores = score_layer(features, scores)
-    cells = _skip_cells(features, scores, whole_blocks)
-    if not cells:
-        raise ValueError(
-            "Expected layers 'NAME/skip' or 'NAME/branch' to remove. Received: "
-            f"{format_list(features.facts.layers)}"
-        )
-    statistic = _skip_statistic(features, scores, whole_blocks)
-    return effects(
-        features,
-        statistic,
-        cells,
-        ("layer", "path"),
-        images,
-        scores=scores,
-        description="skip ablation",
-    )
-
-
-def _skip_cells(
-    features: Features, scores: str, whole_blocks: bool
-) -> dict[tuple[str, str], dict[str, edits.Edit]]:
-    """The intervention by layer and path: which taps are set to zero."""
-    cells: dict[tuple[str, str], dict[str, edits.Edit]] = {}
-    for tap in require_submodel(features, scores):
-        site, _, path = tap.rpartition("/")
-        if path in PATHS and site:
-            layer = re.sub(OF_SUBLAYERS, "", site) if whole_blocks else site
-            cells.setdefault((layer, path), {})[tap] = edits.zero
-    return cells
-
-
-@reusable
-def _skip_statistic(features: Features, scores: str, whole_blocks: bool) -> Statistic[Totals]:
-    """The `effects_statistic` of `skip_ablation`."""
-    interventions = list(_skip_cells(features, scores, whole_blocks).values())
-    return effects_statistic(features, interventions, scores, len(interventions))
-
-
-@measurement("heads")
-@labels_after_images
-def head_ablation(
-    model: ModelLike,
-    images: ImagesLike,
-    scores: str | None = None,
-    replacement: str = ZERO,
-    *,
-    layers: LayerSelection = None,
-    detail: Detail = None,
-) -> xr.Dataset:
-    """Change of a model's predictions when the output of one attention head is removed.
-
-    The output of one head is replaced at every token, before the output projection of the attention
-    (Michel et al. 2019, https://arxiv.org/abs/1905.10650). A change of zero means that no later
-    layer uses the output of the head, or that other heads and layers compensate for it.
-
-    Args:
-        model: a model, or a submodel that returns the outputs of heads, of shape (example,
-            token, head, channel), and the scores, as in `vit_tf.submodel(vit, "*/heads",
-            "logits")`. For a model with attention layers of Keras, the submodel returns the values
-            `"*/value"` instead of `"*/heads"`, since the output of a head is a weighted mean of the
-            values of the head.
-        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
-        replacement: the new output of a head. `"zero"` sets the output to zero, `"mean"` uses the
-            mean of the output over the images, separately for each token, and `"resample"` uses the
-            output of the same head for another image of the batch.
-
-    Returns:
-        Dataset with three changes, each of shape (layer, head). If layers differ in their number of
-        heads, values are NaN for heads that a layer does not have.
-
-        * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
-        * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
-          in nats.
-        * `output_change`: the mean over examples of sum_c p(c) log(p(c) / p'(c)), in nats. This is
-          the divergence of the class probabilities p' with the intervention from the class
-          probabilities p without it.
-        * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
-          errors of the three changes above, paired over images.
-        * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
-          model.
-
-    Raises:
-        ValueError: if the features are not a submodel that returns outputs of heads and the scores,
-            if `replacement` is unknown, or if scores are not finite.
-
-    Examples:
-        >>> effect = analysis.head_ablation(vit, (images, labels))
-        >>> effect.accuracy_change.dims
-        ('layer', 'head')
-        >>> ax = analysis.plot(effect)
-
-    See also:
-        `plots.plot_head_ablation`, `skip_ablation`, `token_ablation`; page
-        measurements/flow/interventions.md.
-    """
-    features, images = prepare(
-        model, images, kind="heads", layers=layers, detail=detail, scores=scores, labelled=True
-    )
-    scores = score_layer(features, scores)
-    shapes = require_submodel(features, scores)
-    if unlike := {layer: shape for layer, shape in shapes.items() if len(shape) != 3}:
-        raise ValueError(
-            "Expected outputs of heads of shape (token, head, channel) for each example. "
-            f"Received: {unlike}"
-        )
-    # A first pass computes the means that replace the outputs of heads in the second one.
-    means = means_to_insert(features, images, list(shapes), replacement, "means of heads")
-    result = effects(
-        features,
-        replace(_head_statistic(features, scores, replacement), state=means),
-        _head_cells(features, scores),
-        ("layer", "head"),
-        images,
-        scores=scores,
-        description="head ablation",
-        replacement=replacement,
-    )
-    return result.reindex(layer=list(shapes))
-
-
-def _head_cells(features: Features, scores: str) -> list[tuple[str, int]]:
-    """The layer and the head of each intervention."""
-    layers = require_submodel(features, scores)
-    return [(layer, head) for layer, shape in layers.items() for head in range(cast(int, shape[1]))]
-
-
-@reusable
-def _head_statistic(features: Features, scores: str, replacement: str) -> Statistic[Totals]:
-    """The `effects_statistic` of `head_ablation`; its state is the mean of each tap, if any."""
-    cells = _head_cells(features, scores)
-
-    def interventions(taps: Taps, images: tf.Tensor, state: Taps | None) -> list[dict[str, Any]]:
-        return [
-            {tap: edits.head(head, replacement_of(replacement, tap, state))} for tap, head in cells
-        ]
-
-    least = least_batch(replacement)
-    return effects_statistic(features, interventions, scores, len(cells), least)
 
 
 @measurement("patching", arguments="{model}, pairs")
@@ -735,40 +516,38 @@ def activation_patching(
             "Expected pairs of images: (images, other images), without labels. "
             f"Received elements {data.element_spec}"
         )
-    places = range(counts[0]) if tokens is None else [int(t) for t in tokens]
-    cells = [(tap, place) for tap in shapes for place in places]
-
-    def finish(totals: Totals) -> xr.Dataset:
-        require_finite("activation patching", [totals["gone"], totals["whole"]], ["scores"] * 2)
-        squares, count = totals["whole"], totals["examples"]
-        if not squares > 0:
-            raise ValueError(
-                "The scores of both images are equal in every pair, so there is no difference "
-                "to patch."
-            )
-        # The share of the way is a ratio of sums, whose error is linearized.
-        ratio = totals["gone"] / squares
-        residual = totals["gone_gone"] - 2 * ratio * totals["gone_whole"]
-        residual = np.maximum(residual + ratio**2 * totals["whole_whole"], 0)
-        correction = count / (count - 1) if count > 1 else np.nan
-        error = np.sqrt(residual * correction) / squares
-        words = "share of the way to the other run"
-        variables = {
-            "transfer": variable("intervention", ratio, words),
-            "stderr": variable("intervention", error, "standard error"),
-        }
-        estimator = "ratio of sums over pairs, standard error by linearization"
-        facts = facts_of(features, totals, estimator, scores=scores)
-        return as_table(ResultDataset(variables, attrs=facts), cells, ("layer", "token"))
-
-    size = batch_size_of(len(cells), 1)
-    statistic = _patching_statistic(features, other_model, scores, cells, TOGETHER // size)
-    return evaluate(
-        replace(statistic, finish=finish),
+    positions = range(counts[0]) if tokens is None else [int(t) for t in tokens]
+    cells = [(tap, position) for tap in shapes for position in positions]
+    size = batch_size_of(len(cells))
+    totals = evaluate(
+        _patching_statistic(features, other_model, scores, cells, TOGETHER // size),
         split_batches(data, size),
         description="activation patching",
         checked=(features, other_model),
     )
+    products, squares, count = totals["products"], totals["squares"], totals["examples"]
+    require_finite("activation patching", [products, squares], ["scores"] * 2)
+    if not squares > 0:
+        raise ValueError(
+            "The scores of both images are equal in every pair, so there is no difference to patch."
+        )
+    # The transfer is a ratio of sums over pairs, whose error is linearized.
+    ratio = products / squares
+    residual = totals["products^2"] - 2 * ratio * totals["products*squares"]
+    residual = np.maximum(residual + ratio**2 * totals["squares^2"], 0)
+    correction = count / (count - 1) if count > 1 else np.nan
+    error = np.sqrt(residual * correction) / squares
+    variables = {
+        "transfer": variable("intervention", ratio, "share of the way to the other run"),
+        "stderr": variable("intervention", error, "standard error"),
+    }
+    facts = facts_of(
+        features,
+        totals,
+        "ratio of sums over pairs, standard error by linearization",
+        scores=scores,
+    )
+    return as_table(variables, facts, cells, ("layer", "token"))
 
 
 @reusable
@@ -786,20 +565,197 @@ def _patching_statistic(
         runs = [{t: edits.tokens(p, edits.constant(other[t]))} for t, p in cells]
         taps, patched = features.run_interventions(runs, scores, images, max_runs)
         require_scores(taps, scores, [0])
-        # How far a patch moves the scores along the way from these images to the others, as a ratio
-        # of sums; products of both are for its standard error.
+        # The inner product of the change by a patch with the difference between both runs, and the
+        # square of this difference; their squares and products are for the standard error.
         plain = tf.cast(taps[scores], tf.float32)
-        way = tf.cast(other[scores], tf.float32) - plain
-        gone = tf.reduce_sum((tf.cast(patched, tf.float32) - plain) * way, axis=-1)
-        squares = tf.reduce_sum(tf.square(way), axis=-1)
+        difference = tf.cast(other[scores], tf.float32) - plain
+        change = tf.cast(patched, tf.float32) - plain
+        products = tf.reduce_sum(change * difference, axis=-1)
+        squares = tf.reduce_sum(tf.square(difference), axis=-1)
         return {
-            "gone": tf.reduce_sum(gone, axis=1),
-            "whole": tf.reduce_sum(squares),
-            "gone_gone": tf.reduce_sum(gone**2, axis=1),
-            "gone_whole": tf.reduce_sum(gone * squares, axis=1),
-            "whole_whole": tf.reduce_sum(squares**2),
+            "products": tf.reduce_sum(products, axis=1),
+            "squares": tf.reduce_sum(squares),
+            "products^2": tf.reduce_sum(products**2, axis=1),
+            "products*squares": tf.reduce_sum(products * squares, axis=1),
+            "squares^2": tf.reduce_sum(squares**2),
             "examples": tf.shape(images)[0],
             "batches": tf.constant(1),
         }
 
     return Statistic(step, lambda totals: totals, with_labels=True)
+
+
+def effects_statistic(
+    features: Features,
+    interventions: Interventions,
+    scores: str,
+    count: int,
+    replacement: str = ZERO,
+) -> Statistic[Totals]:
+    """`Statistic` over images and labels, whose totals `measure_effects` reads.
+
+    `count` is the number of interventions.
+    """
+    min_batch = 2 if replacement == RESAMPLE else 1  # values come from another image
+    max_runs = TOGETHER // batch_size_of(count, min_batch)
+
+    def step(*batch: Any) -> dict[str, Any]:
+        *states, images, labels = batch
+        state = states[0] if states else None
+        taps, edited_scores = features.run_interventions(
+            lambda taps: interventions(taps, images, state), scores, images, max_runs
+        )
+        num_classes = require_scores(taps, scores, [0, 1])
+        intact = tf.cast(taps[scores], tf.float32)
+        edited = tf.cast(edited_scores, tf.float32)
+        labels, label_counts = batch_labels(labels, num_classes)
+        # Accuracy and loss of each example, of shape (example,) and (intervention, example).
+        is_correct, edited_is_correct = (
+            tf.cast(tf.argmax(x, axis=-1) == labels, tf.float32) for x in (intact, edited)
+        )
+        kind = features.facts.score_kind
+        loss, edited_loss = (classification_loss(x, labels, kind) for x in (intact, edited))
+        changes = {
+            "accuracy_change": edited_is_correct - is_correct,
+            "loss_change": edited_loss - loss,
+            "output_change": class_divergence(intact, edited, kind),
+        }
+        # Paired differences of single images: their sums and sums of squares give standard errors.
+        return {
+            "changes": {
+                name: tf.stack([tf.reduce_sum(x, axis=1), tf.reduce_sum(tf.square(x), axis=1)])
+                for name, x in changes.items()
+            },
+            "intact": {"accuracy": tf.reduce_sum(is_correct), "loss": tf.reduce_sum(loss)},
+            "label_counts": label_counts,
+            "num_classes": num_classes,
+            "examples": tf.shape(images)[0],
+            "batches": tf.constant(1),
+        }
+
+    return Statistic(step, lambda totals: totals, min_batch=min_batch, with_labels=True)
+
+
+def batch_size_of(count: int, least: int = 1) -> int:
+    """Number of images in a batch that runs once for each of `count` interventions."""
+    return max(TOGETHER // (count + 1), least)
+
+
+def measure_effects(
+    features: Features,
+    statistic: Statistic[Totals],
+    cells: Iterable[tuple],
+    names: Sequence[str],
+    images: ImagesLike,
+    *,
+    scores: str,
+    description: str,
+    **parameters: Any,
+) -> xr.Dataset:
+    """The mean effects of some interventions on the predictions for images with labels, as a table.
+
+        accuracy_change = mean over examples of [argmax s' = y] - [argmax s = y]
+        loss_change     = mean over examples of log p(y) - log p'(y)
+        output_change   = mean over examples of sum_c p(c) log(p(c) / p'(c))
+
+    of scores `s` and `s'` without and with an intervention and of `p = softmax(s)`, for a binary
+    classifier of one output `p = sigmoid(s)` of the log-odds of its two classes. For a model of
+    several sigmoids, the loss is the binary cross-entropy and the output change the divergence,
+    both summed over the classes. Standard errors are those of the means of these paired
+    differences. The Dataset has the coordinates `names`,
+    whose values for each intervention are `cells`, in the order of the interventions of the
+    `effects_statistic`, and `accuracy` and `loss` of the model as it is. The attribute `remainder`
+    counts the images of a last batch that is too small, which are left out with a warning.
+    """
+    cells, least = list(cells), statistic.min_batch
+    # Many runs of each example make batches larger.
+    data = split_batches(as_dataset(images), batch_size_of(len(cells), least), least)
+    totals = evaluate(statistic, data, description=description, checked=(features,))
+    count, num_classes = totals["examples"], mean_per_batch(totals, "num_classes")
+    require_counted(totals["label_counts"], count, num_classes)
+    left_out = int(totals.get("remainder", 0))
+    if left_out:
+        warnings.warn(
+            f"{left_out} of {int(count) + left_out} images are left out: the last "
+            f"batch has fewer than {least}. Use another batch size.",
+            stacklevel=2,
+        )
+    require_finite("effects of interventions", totals["changes"].values(), totals["changes"])
+    # The mean change of each intervention with its error, next to the model as it is.
+    variables = {}
+    for name, (total, squares) in totals["changes"].items():
+        mean, error = mean_from_sums(total, squares, count)
+        words, units = CHANGES[name]
+        variables[name] = variable("intervention", mean, words, units)
+        words = f"standard error of {name}"
+        variables[f"{name}_stderr"] = variable("intervention", error, words, units)
+    intact = totals["intact"]
+    variables["accuracy"] = variable((), intact["accuracy"] / count, "accuracy")
+    variables["loss"] = variable((), intact["loss"] / count, "cross-entropy", "nat")
+    facts = facts_of(
+        features,
+        totals,
+        "mean of paired differences between runs with and without an intervention",
+        scores=scores,
+        **parameters,
+        num_classes=num_classes,
+        remainder=left_out,
+    )
+    return as_table(variables, facts, cells, names)
+
+
+def as_table(
+    variables: dict[str, Any],
+    facts: dict[str, Any],
+    cells: Iterable[tuple],
+    names: Sequence[str],
+) -> xr.Dataset:
+    """Variables along `intervention` as a table of these names; coordinates stand as they came."""
+    columns = dict(zip(names, zip(*cells, strict=True), strict=True))
+    coords = {name: ("intervention", list(column)) for name, column in columns.items()}
+    table = ResultDataset(variables, coords, facts).set_index(intervention=list(names))
+    order = {name: list(dict.fromkeys(column)) for name, column in columns.items()}
+    return table.unstack("intervention").reindex(order).transpose(*names)
+
+
+def means_to_insert(
+    features: Features, images: ImagesLike, taps: Sequence[str], replacement: str, description: str
+) -> dict[str, np.ndarray] | None:
+    """The mean of each tap over the images, for `replacement="mean"`; None for others."""
+    require_word(replacement, REPLACEMENTS, "replacement")
+    if replacement != MEAN:
+        return None
+    return evaluate(_mean_statistic(features, taps), images, features, description=description)
+
+
+@reusable
+def _mean_statistic(features: Features, layers: Sequence[str]) -> Statistic[dict[str, np.ndarray]]:
+    """`Statistic` with the mean of each layer over the images."""
+
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        sums = {layer: tf.reduce_sum(tf.cast(taps[layer], tf.float32), axis=0) for layer in layers}
+        return {"sums": sums, "examples": tf.shape(images)[0]}
+
+    def finish(totals: Totals) -> dict[str, np.ndarray]:
+        count = totals["examples"]
+        return {layer: (x / count).astype("float32") for layer, x in totals["sums"].items()}
+
+    return Statistic(step, finish)
+
+
+def replacement_of(replacement: str, tap: str, means: Mapping[str, tf.Tensor] | None) -> edits.Edit:
+    """The edit of a tap that `"zero"`, `"mean"` over the images or `"resample"` stands for."""
+    if means is not None and replacement == MEAN:
+        return edits.constant(means[tap])
+    return edits.zero if replacement == ZERO else edits.resampled()
+
+
+def require_submodel(features: Features, scores: str) -> dict[str, Shape]:
+    """The shapes of the layers to intervene at, all but the scores, without the example axis."""
+    if scores not in features.facts.layers or len(features.facts.layers) < 2:
+        raise ValueError(
+            f"Expected a submodel that returns the scores, {scores!r}, and at least one layer "
+            f"to intervene at. Received: {format_list(features.facts.layers)}"
+        )
+    facts = features.facts
+    return {layer: facts.shapes[layer] for layer in facts.layers if layer != scores}

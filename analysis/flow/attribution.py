@@ -1,8 +1,9 @@
-"""Attribution of a class's score by gradients: to pixels (SmoothGrad) and to maps (Grad-CAM)."""
+"""Attribution of a class's score by gradients: to the pixels of images, and to maps (Grad-CAM)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,14 +19,13 @@ from ..engine.class_scores import ClassesLike, class_coords, class_gradients, cl
 from ..engine.measurements import measurement
 from ..engine.pictures import with_pictures
 from ..engine.preparation import ImagesLike, prepare, score_layer
-from ..engine.results import array_of, provenance, require_finite
+from ..engine.results import array_of, provenance, require_finite, stack_layers
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
 
 PIXELS_AT_ONCE = 2**18  # of noisy images that share a batch
 
 
-@measurement("scores")
 def input_gradients(
     model: ModelLike,
     images: ImagesLike,
@@ -81,36 +81,25 @@ def input_gradients(
         model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
     )
     scores = score_layer(features, scores)
-    classes = class_positions(features, images, classes, scores)
+    classes = [int(label) for label in class_positions(features, images, classes, scores)]
     require_samples(samples, noise)
-    classes = [int(position) for position in classes]
-
-    statistic = _gradient_statistic(
-        features, classes, samples=samples, noise=noise, seed=seed, scores=scores
-    )
-    # One row for each image: the gradients of all classes.
-    rows = evaluate(statistic, images, description="input gradients", checked=(features,))
-    require_finite("input gradients", np.moveaxis(rows, 1, 0), map(str, classes))
-    estimator = "mean over noisy images" if noise else "plain gradient"
-    facts = provenance(
+    return _attribute_to_pixels(
         features,
-        len(rows),
-        1,
-        estimator=estimator,
+        images,
+        _noise_statistic(features, classes, samples=samples, noise=noise, seed=seed, scores=scores),
+        classes,
+        name="input gradients",
+        words=("gradient of the score", "score per unit of the image"),
+        estimator="mean over noisy images" if noise else "plain gradient",
         samples=samples,
         noise=noise,
         seed=seed,
         scores=scores,
     )
-    dims = ("example", "class", "row", "column", "channel")
-    words = "gradient of the score", "score per unit of the image"
-    coords = class_coords(features, classes)
-    result = array_of("input_gradients", rows, dims, words, facts, **coords)
-    return with_pictures(result, features, images)
 
 
 @reusable
-def _gradient_statistic(
+def _noise_statistic(
     features: Features,
     classes: Sequence[int],
     *,
@@ -136,26 +125,16 @@ def _gradient_statistic(
             count for count in divisors if count == 1 or count * pixels <= PIXELS_AT_ONCE
         )
 
-        def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def noisy_copies(index: tf.Tensor) -> tf.Tensor:
             drawn = [
-                tf.random.stateless_normal(batch.shape[1:], (seed, index + number))
+                tf.random.stateless_normal(batch.shape[1:], (seed, index * together + number))
                 for number in range(together)
             ]
             noisy = batch + sigma * tf.stack(drawn)[:, None]  # (sample, example, ...)
-            noisy = tf.reshape(noisy, (-1, *batch.shape[1:]))
-            pairs = class_gradients(
-                own_features, noisy, classes, scores, sources=lambda copies, _: {"images": copies}
-            )
-            _, gradients = pairs["images"]
-            gradients = tf.reshape(gradients, (together, -1, *gradients.shape[1:]))
-            return index + together, total + tf.reduce_sum(gradients, axis=0)
+            return tf.reshape(noisy, (-1, *batch.shape[1:]))
 
-        shape = tf.concat([tf.shape(batch)[:1], [len(classes)], tf.shape(batch)[1:]], axis=0)
-        start = tf.ensure_shape(tf.zeros(shape), (None, len(classes), *batch.shape[1:]))
-        _, total = tf.while_loop(
-            lambda index, _: index < samples, add, (0, start), parallel_iterations=1
-        )
-        return total / samples
+        weights = np.ones(samples // together, np.float32)
+        return _sum_gradients(own_features, batch, classes, scores, noisy_copies, weights) / samples
 
     return row_statistic(step)
 
@@ -167,6 +146,152 @@ def require_samples(samples: int, noise: float) -> None:
             "Expected samples to be an integer of at least 1 and noise at least 0. "
             f"Received: samples={samples!r}, noise={noise!r}"
         )
+
+
+@measurement("scores")
+def integrated_gradients(
+    model: ModelLike,
+    images: ImagesLike,
+    classes: ClassesLike = None,
+    steps: int = 50,
+    baseline: float = 0.0,
+    scores: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.DataArray:
+    """Integrated gradients: how much each pixel adds to a class score, compared with a baseline.
+
+        attribution_i = (x_i - b_i) * integral over a in [0, 1] of d y_c / d x_i at b + a (x - b)
+
+    Here, y_c is the score of class c, x the image and b the baseline (Sundararajan et al. 2017,
+    https://arxiv.org/abs/1703.01365, equation 1). The attributions of an image add up to y_c(x) -
+    y_c(b) (its proposition 1). The integral is computed by Gauss-Legendre quadrature, as in captum.
+
+    Args:
+        model: a model, or a callable that maps images to taps through which gradients flow. The
+            taps include the scores.
+        images: as in `vit_tf.analysis`.
+        classes: class names, or positions among the scores. By default, the predicted classes of
+            the images, at most 5.
+        steps: number of points of the quadrature, at least 1.
+        baseline: pixel value of the constant baseline image, in the units of the model's input. If
+            the preprocessing subtracts the mean colour, 0 is the mean colour.
+        scores: name of the tap that holds the scores of shape (example, class).
+
+    Returns:
+        DataArray of shape (example, class, row, column, channel), in units of the score. The
+        coordinate `class_name` holds the names of the classes, if they are known.
+
+    Raises:
+        ValueError: if the classes or the scores do not exist, if `steps` is below 1, or if
+            gradients are not finite.
+
+    Examples:
+        >>> attributions = analysis.integrated_gradients(vit, images[:2], classes=[0], steps=4)
+        >>> attributions.shape
+        (2, 1, 32, 32, 3)
+        >>> ax = analysis.plot(attributions)
+
+    See also:
+        `plots.plot_integrated_gradients`, `input_gradients`, `grad_cam`; page guides/one-image.md.
+    """
+    features, images = prepare(
+        model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
+    )
+    scores = score_layer(features, scores)
+    classes = [int(label) for label in class_positions(features, images, classes, scores)]
+    if not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"Expected steps to be an integer of at least 1. Received: {steps=}")
+    return _attribute_to_pixels(
+        features,
+        images,
+        _path_statistic(features, classes, steps=steps, baseline=baseline, scores=scores),
+        classes,
+        name="integrated gradients",
+        words=("integrated gradients", "score"),
+        estimator="Gauss-Legendre quadrature",
+        steps=steps,
+        baseline=baseline,
+        scores=scores,
+    )
+
+
+@reusable
+def _path_statistic(
+    features: Features, classes: Sequence[int], *, steps: int, baseline: float, scores: str
+) -> Statistic[np.ndarray]:
+    """`Statistic` over images with the `integrated_gradients` of each."""
+    # Points and weights on [0, 1]; NumPy's are those on [-1, 1].
+    points, weights = (x.astype("float32") for x in np.polynomial.legendre.leggauss(steps))
+    points, weights = (points + 1) / 2, weights / 2
+
+    def step(batch: tf.Tensor) -> tf.Tensor:
+        own_features, batch, _ = to_own_units(features, tf.cast(batch, tf.float32))
+        difference = batch - baseline
+
+        # One batch of images is on the path at a time, so that memory does not grow with `steps`.
+        def on_path(index: tf.Tensor) -> tf.Tensor:
+            return baseline + tf.gather(points, index) * difference
+
+        total = _sum_gradients(own_features, batch, classes, scores, on_path, weights)
+        return difference[:, None] * total
+
+    return row_statistic(step)
+
+
+def _sum_gradients(
+    features: Features,
+    images: tf.Tensor,
+    classes: Sequence[int],
+    scores: str,
+    changed: Callable[[tf.Tensor], tf.Tensor],
+    weights: np.ndarray,
+) -> tf.Tensor:
+    """Weighted sum over i of the gradients at `changed(i)`: (example, class, ...).
+
+    `changed` returns each image once or, one after another, several changed copies of all images.
+    """
+
+    def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        pairs = class_gradients(
+            features, changed(index), classes, scores, lambda copies, _: {"images": copies}
+        )
+        _, gradients = pairs["images"]
+        by_copy = tf.reshape(gradients, (-1, tf.shape(images)[0], *gradients.shape[1:]))
+        return index + 1, total + tf.gather(weights, index) * tf.reduce_sum(by_copy, axis=0)
+
+    shape = tf.concat([tf.shape(images)[:1], [len(classes)], tf.shape(images)[1:]], axis=0)
+    start = tf.ensure_shape(tf.zeros(shape), (None, len(classes), *images.shape[1:]))
+    _, total = tf.while_loop(
+        lambda index, _: index < len(weights), add, (0, start), parallel_iterations=1
+    )
+    return total
+
+
+def _attribute_to_pixels(
+    features: Features,
+    images: tf.data.Dataset,
+    statistic: Statistic[np.ndarray],
+    classes: Sequence[int],
+    *,
+    name: str,
+    words: tuple[str, str],
+    estimator: str,
+    **parameters: Any,
+) -> xr.DataArray:
+    """The attributions of all classes to the pixels of each image, with the images as pictures."""
+    rows = evaluate(statistic, images, description=name, checked=(features,))
+    require_finite(name, np.moveaxis(rows, 1, 0), map(str, classes))
+    result = array_of(
+        name.replace(" ", "_"),
+        rows,
+        ("example", "class", "row", "column", "channel"),
+        words,
+        provenance(features, len(rows), 1, estimator=estimator, **parameters),
+        **class_coords(features, classes),
+    )
+    return with_pictures(result, features, images)
 
 
 @measurement("class_maps")
@@ -224,17 +349,30 @@ def grad_cam(
         keep_order=True,
     )
     scores = score_layer(features, scores)
-    classes = class_positions(features, images, classes, scores)
-    statistic = _grad_cam_statistic(features, list(map(int, classes)), scores)
+    classes = [int(label) for label in class_positions(features, images, classes, scores)]
     # One map for each image, class and layer.
-    maps = evaluate(statistic, images, description="Grad-CAM", checked=(features,))
-    layers, rows = list(maps), np.stack(list(maps.values()), axis=2)
-    require_finite("Grad-CAM", np.moveaxis(rows, 2, 0), layers)
-    estimator = "positive sum of channels, weighted by their mean gradient"
-    facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
-    dims, words = ("example", "class", "layer", "row", "column"), ("Grad-CAM", "score")
-    coords = class_coords(features, classes) | {"layer": layers}
-    result = array_of("grad_cam", rows, dims, words, facts, **coords)
+    maps = evaluate(
+        _grad_cam_statistic(features, classes, scores),
+        images,
+        description="Grad-CAM",
+        checked=(features,),
+    )
+    names, rows = stack_layers("Grad-CAM", maps, axis=2)
+    result = array_of(
+        "grad_cam",
+        rows,
+        ("example", "class", "layer", "row", "column"),
+        ("Grad-CAM", "score"),
+        provenance(
+            features,
+            len(rows),
+            1,
+            estimator="positive sum of channels, weighted by their mean gradient",
+            scores=scores,
+        ),
+        **class_coords(features, classes),
+        layer=names,
+    )
     return with_pictures(result, features, images)
 
 
@@ -244,17 +382,17 @@ def _grad_cam_statistic(
 ) -> Statistic[dict[str, np.ndarray]]:
     """`Statistic` over images with the enlarged maps (example, class, row, column) by layer."""
 
-    def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
-        def require_maps(_: tf.Tensor, taps: Taps) -> dict[str, tf.Tensor]:
-            held = {tap: x for tap, x in taps.items() if tap != scores}
-            other = [tap for tap, x in held.items() if x.shape.rank != 4]
-            if other or not held:
-                raise ValueError(
-                    "Expected maps of shape (example, row, column, channel). "
-                    f"Received: {format_list(other) if other else 'none'}"
-                )
-            return held
+    def require_maps(_: tf.Tensor, taps: Taps) -> dict[str, tf.Tensor]:
+        maps = {tap: x for tap, x in taps.items() if tap != scores}
+        other = [tap for tap, x in maps.items() if x.shape.rank != 4]
+        if other or not maps:
+            raise ValueError(
+                "Expected maps of shape (example, row, column, channel). "
+                f"Received: {format_list(other) if other else 'none'}"
+            )
+        return maps
 
+    def step(batch: tf.Tensor) -> dict[str, tf.Tensor]:
         pairs = class_gradients(features, batch, classes, scores, require_maps)
         maps = {tap: tf.transpose(class_map(*pair), (0, 2, 3, 1)) for tap, pair in pairs.items()}
         large = {tap: tf.image.resize(x, batch.shape[1:3]) for tap, x in maps.items()}

@@ -11,7 +11,6 @@ import tensorflow as tf
 import xarray as xr
 from ml_dtypes import finfo
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from vit_tf import TokenGrid, edits
 from vit_tf.common.names import unknown_name
@@ -19,21 +18,28 @@ from vit_tf.data.labels import require_label_type
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail, Shape
-from vit_tf.features.noise import content_key, key_factors
+from vit_tf.features.noise import draw_for_images
 from vit_tf.features.tokens import prefix_names
 
 from ..engine.accessors import ResultDataset
 from ..engine.class_scores import require_scores
+from ..engine.least_squares import ridge_inverse
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import as_tokens
 from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import ALL, SPATIAL, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
-from .ablation import CHANGES, effects, effects_statistic, require_submodel
+from ..statistics.intervals import t_interval
+from .ablation import CHANGES, as_table, effects_statistic, measure_effects, require_submodel
 
 CLASS, COLOUR, POSITION, COLUMN = "class", "colour", "position", "column"
 CONCEPT, RANDOM = "concept", "random"
+PROBED = {
+    "r_squared": "held-out share of the concept's variance that a probe predicts",
+    "erased_r_squared": "the same after the erasure",
+    "rank": "number of erased directions",
+}
 NUM_QUARTERS = 4
 # Standard deviations below this many roundings of the largest one are rounding errors.
 NUM_ROUNDINGS = 4
@@ -145,14 +151,16 @@ def concept_erasure(
             raise unknown_name("concept", concept, (CLASS, COLOUR, POSITION))
     else:
         columns, concept = as_columns(concept), COLUMN
-    groups = {layer: token_groups(shape, features.facts.grid) for layer, shape in shapes.items()}
+    grid = features.facts.grid
     if concept == POSITION:
-        groups = {layer: {SPATIAL: g[SPATIAL]} for layer, g in groups.items() if SPATIAL in g}
-    if not groups:
-        raise ValueError(f"Expected layers with spatial tokens or positions. Received: {shapes}")
+        shapes = {layer: x for layer, x in shapes.items() if SPATIAL in token_groups(x, grid)}
+    if not shapes:
+        raise ValueError(
+            f"Expected layers with spatial tokens or positions. Received: {features.facts.shapes}"
+        )
 
     # The first pass sums what all maps and probes follow from.
-    moments = _moments_statistic(features, concept, tuple(groups), scores, seed)
+    moments = _moments_statistic(features, concept, tuple(shapes), scores, seed)
     data = images if columns is None else _with_columns(images, columns)
     totals = evaluate(moments, data, features, description="covariances")
     if columns is not None and totals["examples"] != len(columns):
@@ -166,14 +174,13 @@ def concept_erasure(
     ]
     require_finite("concept erasure", sums_of_layers, totals["sums"])
     roundings = {layer: x / totals["batches"] for layer, x in totals["roundings"].items()}
-    maps, table = _fit_layers(totals["sums"], roundings, draws=draws, l2=l2, seed=seed)
+    maps, probed = _fit_layers(totals["sums"], roundings, draws=draws, l2=l2, seed=seed)
 
     # The second pass continues from each erased layer.
-    cells = [(layer, name) for layer in groups for name in (CONCEPT, *range(draws))]
-    statistic = _erased_statistic(features, scores, tuple(groups), draws, seed)
-    result = effects(
+    cells = [(layer, name) for layer in shapes for name in (CONCEPT, *range(draws))]
+    result = measure_effects(
         features,
-        replace(statistic, state=maps),
+        replace(_erased_statistic(features, scores, tuple(shapes), draws, seed), state=maps),
         [(layer, str(name)) for layer, name in cells],
         ("layer", "erased"),
         images,
@@ -184,7 +191,7 @@ def concept_erasure(
         l2=l2,
         seed=seed,
     )
-    return _summary(result, table)
+    return _summary(result, probed)
 
 
 def _fit_layers(
@@ -194,12 +201,10 @@ def _fit_layers(
     draws: int,
     l2: float,
     seed: int,
-) -> tuple[dict[str, Any], dict[str, xr.DataArray]]:
+) -> tuple[dict[str, Any], xr.Dataset]:
     """The erasers of both halves of the images by layer and tokens, and what describes them."""
     maps: dict[str, Any] = {}
-    table: dict[str, dict[tuple[str, str], float]] = {
-        "r_squared": {}, "erased_r_squared": {}, "rank": {}
-    }  # fmt: skip
+    probed: dict[tuple[str, str], tuple[float, ...]] = {}  # the values of `PROBED`
     rng = np.random.default_rng(seed)
     for layer, quarters_by_tokens in sums.items():
         maps[layer] = {}
@@ -223,19 +228,20 @@ def _fit_layers(
             ]
             parts = [Covariances.from_sums([quarter]) for quarter in quarters]
             of_concept = [own[0] for own in fitted]
-            table["r_squared"][layer, tokens] = held_out_r_squared(parts, None, l2)
-            table["erased_r_squared"][layer, tokens] = held_out_r_squared(parts, of_concept, l2)
-            table["rank"][layer, tokens] = max(eraser.read.shape[1] for eraser in of_concept)
-    names = list(dict.fromkeys(tokens for by_tokens in sums.values() for tokens in by_tokens))
-    coords = {"layer": list(sums), "tokens": names}
-    arrays = {
-        name: xr.DataArray([[cell.get((a, b), np.nan) for b in names] for a in sums], coords)
-        for name, cell in table.items()
+            probed[layer, tokens] = (
+                held_out_r_squared(parts, None, l2),
+                held_out_r_squared(parts, of_concept, l2),
+                max(eraser.read.shape[1] for eraser in of_concept),
+            )
+    columns = np.array(list(probed.values())).T
+    variables = {
+        name: variable("intervention", column, words)
+        for (name, words), column in zip(PROBED.items(), columns, strict=True)
     }
-    return maps, arrays
+    return maps, as_table(variables, {}, probed, ("layer", "tokens"))
 
 
-def _summary(result: xr.Dataset, table: Mapping[str, xr.DataArray]) -> xr.Dataset:
+def _summary(result: xr.Dataset, probed: xr.Dataset) -> xr.Dataset:
     """The result by concept and mean of the random subspaces, from that of each subspace."""
     of_concept = result.sel(erased=CONCEPT)
     of_draws = result.drop_sel(erased=CONCEPT)
@@ -252,21 +258,17 @@ def _summary(result: xr.Dataset, table: Mapping[str, xr.DataArray]) -> xr.Datase
         for end, values in zip(("low", "high"), ends, strict=True):
             long_name = f"{end}er end of the interval of {change} for a random subspace"
             variables[f"{change}_{end}"] = variable(("layer",), values, long_name, units)
-    # How well a probe predicts the concept before and after it is erased.
-    for name, long_name in (
-        ("r_squared", "held-out share of the concept's variance that a probe predicts"),
-        ("erased_r_squared", "the same after the erasure"),
-        ("rank", "number of erased directions"),
-    ):
-        values = table[name].sel(layer=result["layer"]).values
-        variables[name] = variable(("layer", "tokens"), values, long_name)
     variables |= {name: result[name].variable for name in ("accuracy", "loss")}
-    coords = {
-        "layer": result["layer"].values,
-        "erased": [CONCEPT, RANDOM],
-        "tokens": table["rank"]["tokens"].values,
-    }
-    return ResultDataset(variables, coords, result.attrs)
+    variables |= {name: values.variable for name, values in probed.items()}
+    return ResultDataset(
+        variables,
+        {
+            "layer": result["layer"].values,
+            "erased": [CONCEPT, RANDOM],
+            "tokens": probed["tokens"].values,
+        },
+        result.attrs,
+    )
 
 
 @dataclass(frozen=True)
@@ -360,10 +362,7 @@ def held_out_r_squared(
             remaining -= eraser.read @ eraser.write.T
         # Ridge regression of the concept on what remains of the features.
         covariance = remaining.T @ train.xx @ remaining
-        penalty = l2 * np.trace(covariance) / len(covariance)
-        inverse = np.linalg.pinv(
-            covariance + penalty * np.eye(len(covariance)), rcond=1e-12, hermitian=True
-        )
+        inverse = ridge_inverse(covariance, l2)
         weights = remaining @ inverse @ remaining.T @ train.xz
         # Its error on the test quarter, from the second moments alone: |z - x W|^2 multiplied out.
         shift = test.mean_z - train.mean_z
@@ -381,9 +380,9 @@ def held_out_r_squared(
 def random_interval(effects_of_draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """95 % prediction interval of one more draw, from effects of shape (draw, ...)."""
     count = len(effects_of_draws)
-    mean, deviation = effects_of_draws.mean(axis=0), effects_of_draws.std(axis=0, ddof=1)
-    half_width = stats.t.ppf(0.975, count - 1) * deviation * np.sqrt(1 + 1 / count)
-    return mean - half_width, mean + half_width
+    deviation = effects_of_draws.std(axis=0, ddof=1)
+    spread = deviation * np.sqrt(1 + 1 / count)
+    return t_interval(effects_of_draws.mean(axis=0), spread, count - 1)
 
 
 def as_columns(concept: ArrayLike) -> np.ndarray:
@@ -422,12 +421,8 @@ def token_groups(shape: Shape, grid: TokenGrid | None) -> dict[str, slice]:
 
 def quarters_of(images: tf.Tensor, seed: int) -> tf.Tensor:
     """The quarter of the data, from 0 to 3, that each image belongs to by its content: int64."""
-    factors = key_factors(images, seed)
-    return tf.map_fn(
-        lambda image: content_key(image, factors)[0] % NUM_QUARTERS,
-        images,
-        fn_output_signature=tf.TensorSpec((), tf.int64),
-    )
+    spec = tf.TensorSpec((), tf.int64)
+    return draw_for_images(images, seed, lambda key: key[0] % NUM_QUARTERS, spec)
 
 
 def sums_of_tokens(x: tf.Tensor, z: tf.Tensor | None) -> dict[str, tf.Tensor]:
@@ -480,15 +475,13 @@ def _moments_statistic(
         sums: dict[str, Any] = {}
         for layer in layers:
             tokens = tf.cast(as_tokens(layer, taps[layer]), tf.float64)
-            groups = token_groups(shapes[layer], grid)
-            if concept == POSITION:
-                groups = {SPATIAL: groups[SPATIAL]}
             sums[layer] = {
                 name: [
                     sums_of_tokens(tf.boolean_mask(tokens[:, part], mask), values)
                     for mask, values in zip(is_in, values_of_concept, strict=True)
                 ]
-                for name, part in groups.items()
+                for name, part in token_groups(shapes[layer], grid).items()
+                if concept != POSITION or name == SPATIAL
             }
         # What activations of fewer bits are rounded by; tokens are float32 at most.
         roundings = {

@@ -18,13 +18,7 @@ from vit_tf.features.tokens import as_grid
 from ..engine.accessors import ResultArray
 from ..engine.pooling import PartialGrid
 
-MOST_COMPONENTS = 28  # in the figure of the paper
-
-
-def _weight_of(model: Any, name: str) -> Any:
-    """A weight of a model, or of its path or name, by its attribute; an array as it is."""
-    model = vit_tf.load(model) if isinstance(model, str | os.PathLike) else model
-    return getattr(model, name, None) if callable(model) else model
+MAX_COMPONENTS = 28  # by default, as in the figure of the paper
 
 
 def patch_filters(kernel: ModelLike, count: int | None = None) -> xr.DataArray:
@@ -58,22 +52,22 @@ def patch_filters(kernel: ModelLike, count: int | None = None) -> xr.DataArray:
     See also:
         `plots.plot_patch_filters`, `position_similarity`; page measurements/flow/patch-filters.md.
     """
-    kernel = _weight_of(kernel, "patch_kernel")
+    kernel = _weight_of(_load(kernel), "patch_kernel")
     if np.ndim(kernel) != 4:
-        received = "a model without an embedding of image patches"
         raise ValueError(
-            "Expected a kernel of shape (row, column, channel, hidden unit). "
-            f"Received: {received if kernel is None else np.shape(kernel)}"
+            "Expected a kernel of shape (row, column, channel, hidden unit), or a model that "
+            f"embeds patches of the image. Received: a kernel of shape {np.shape(kernel)}"
         )
     # Principal components of the filters, at most as many as can differ from zero.
     kernel = np.asarray(kernel, "float64")
     filters = kernel.reshape(-1, kernel.shape[-1]).T
-    most = int(min(filters.shape[1], filters.shape[0] - 1))
-    count = int(min(MOST_COMPONENTS, most)) if count is None else count
-    if not 1 <= count <= most:
+    num_components = min(filters.shape[1], filters.shape[0] - 1)
+    count = min(MAX_COMPONENTS, num_components) if count is None else count
+    if not 1 <= count <= num_components:
         raise ValueError(
-            f"Expected count from 1 to {most}, for a kernel of shape {kernel.shape}. Received: "
-            f"count={count}"
+            f"Expected count from 1 to {num_components}, the number of components of a kernel of "
+            f"shape {kernel.shape}. "
+            f"Received: count={count}"
         )
     if not np.isfinite(kernel).all() or (filters == filters[0]).all():
         raise ValueError(
@@ -124,25 +118,25 @@ def position_similarity(positions: ModelLike, grid: PartialGrid = None) -> xr.Da
         `plots.plot_position_similarity`, `patch_filters`; page
         measurements/flow/position-similarity.md.
     """
-    model = vit_tf.load(positions) if isinstance(positions, str | os.PathLike) else positions
+    model = _load(positions)
     if grid is None and callable(model):
         grid = facts_of(model).grid
     positions = _weight_of(model, "position_embedding")
     grid = as_grid(cast(Any, grid), np.shape(positions)[0] if np.ndim(positions) else None)
     if np.ndim(positions) != 2 or len(positions) != grid.num_tokens:
-        received = "a model without absolute position embeddings"
         raise ValueError(
             f"Expected positions of shape ({grid.num_tokens}, hidden unit), one for each token of "
-            f"{grid}. Received: {received if positions is None else np.shape(positions)}"
+            f"{grid}, or a model with absolute positions. Received: shape {np.shape(positions)}"
         )
     # Cosines are undefined for positions of length zero.
     positions = grid.spatial(np.asarray(positions, "float64")[None])[0]
     lengths = np.linalg.norm(positions, axis=1, keepdims=True)
-    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
-    if bad.size:
+    without_direction = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+    if without_direction.size:
+        token = without_direction[0]
         raise ValueError(
             "Expected finite positions other than zero. "
-            f"Received: length {lengths[bad[0], 0]:g} at spatial token {bad[0]}"
+            f"Received: length {lengths[token, 0]:g} at spatial token {token}"
         )
     directions = positions / lengths
     return ResultArray(
@@ -150,3 +144,13 @@ def position_similarity(positions: ModelLike, grid: PartialGrid = None) -> xr.Da
         dims=("row", "column", "other_row", "other_column"),
         name="position_similarity",
     )
+
+
+def _load(model: Any) -> Any:
+    """A model that is given by its path or name; anything else as it is."""
+    return vit_tf.load(model) if isinstance(model, str | os.PathLike) else model
+
+
+def _weight_of(model: Any, name: str) -> Any:
+    """A weight of a model by its attribute; an array as it is."""
+    return getattr(model, name, None) if callable(model) else model

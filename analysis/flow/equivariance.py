@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import index
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -92,8 +91,12 @@ def equivariance_error(
         measurements/flow/equivariance-error.md.
     """
     features, batches = prepare(model, images, layers=layers, detail=detail)
-    statistic = equivariance_error_statistic(features, shifts, grid)
-    return evaluate(statistic, batches, features, description="equivariance")
+    return evaluate(
+        equivariance_error_statistic(features, shifts, grid),
+        batches,
+        features,
+        description="equivariance",
+    )
 
 
 @statistic_of(equivariance_error)
@@ -102,12 +105,11 @@ def equivariance_error_statistic(
 ) -> Statistic[xr.Dataset]:
     """The `Statistic` of `equivariance_error`."""
     if shifts is not None:
-        try:
-            shifts = tuple((index(down), index(right)) for down, right in shifts)
-        except TypeError as error:
+        if not all(isinstance(pixels, int | np.integer) for shift in shifts for pixels in shift):
             raise ValueError(
                 f"Expected shifts to be pairs of integers, in pixels. Received: {shifts!r}"
-            ) from error
+            )
+        shifts = tuple((down, right) for down, right in shifts)
     grid = grid_of(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
@@ -167,15 +169,24 @@ def equivariance_error_statistic(
         # Values without each batch allow paired comparisons of models.
         batches = len(rows[layers[0]]["squares"])
         if batches > 1:
-            words = "equivariance error without each batch"
             variables["leave_one_out"] = variable(
-                ("batch", *dims), leave_one_out(errors, rows), words
+                ("batch", *dims),
+                leave_one_out(errors, rows),
+                "equivariance error without each batch",
             )
         shifted_by = mean_per_batch(totals, "shifts")
         names = [FLIP, *(f"shift {down} {right}" for down, right in shifted_by)]
-        estimator = "ratio of sums over examples, jackknife over batches"
-        facts = provenance(features, totals["examples"], batches, estimator=estimator)
-        return dataset_of(variables, facts, transform=names, layer=layers)
+        return dataset_of(
+            variables,
+            provenance(
+                features,
+                totals["examples"],
+                batches,
+                estimator="ratio of sums over examples, jackknife over batches",
+            ),
+            transform=names,
+            layer=layers,
+        )
 
     return Statistic(step, finish, min_batch=2)
 

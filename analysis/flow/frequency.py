@@ -17,6 +17,7 @@ from ..engine.pooling import PartialGrid, as_maps, grid_of
 from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
+from ..statistics.intervals import mean_from_sums
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the highest frequency
 
@@ -79,8 +80,9 @@ def frequency_amplitude(
         measurements/flow/frequency-amplitude.md.
     """
     features, batches = prepare(model, images, layers=layers, detail=detail)
-    statistic = frequency_amplitude_statistic(features, grid)
-    return evaluate(statistic, batches, features, description="frequencies")
+    return evaluate(
+        frequency_amplitude_statistic(features, grid), batches, features, description="frequencies"
+    )
 
 
 @statistic_of(frequency_amplitude)
@@ -105,20 +107,17 @@ def frequency_amplitude_statistic(
         }
 
     def finish(totals: Totals) -> xr.Dataset:
-        moments, counts = totals["rows"]["moments"], totals["rows"]["examples"]
-        layers, count = list(moments), totals["examples"]
-        sums_of_batches = np.stack([x[:, 0] for x in moments.values()], axis=1)
-        sums = sums_of_batches.sum(axis=0)
-        squares = np.stack([x[:, 1].sum(axis=0) for x in moments.values()])
+        layers, counts = list(totals["rows"]["moments"]), totals["rows"]["examples"]
+        # Sums and sums of squares of each batch, of shape (2, batch, layer, frequency).
+        batches = np.stack(list(totals["rows"]["moments"].values()), axis=1)
+        sums_of_batches, squares = np.moveaxis(batches, 2, 0)
+        sums, count = sums_of_batches.sum(axis=0), totals["examples"]
         require_finite("frequencies", np.where(sums == -np.inf, 0, sums), layers)
-        mean = sums / count
         with np.errstate(invalid="ignore"):  # -inf has no standard error
-            variance = np.maximum(squares / count - mean**2, 0)
-        stderr = np.sqrt(variance / (count - 1)) if count > 1 else np.full_like(mean, np.nan)
+            mean, stderr = mean_from_sums(sums, squares.sum(axis=0), count)
         dims = ("layer", "frequency")
         sizes = mean_per_batch(totals, "sizes")
         lengths = [np.hypot(*angular_frequencies(sizes[layer]).T) for layer in layers]
-        words = {"long_name": "angular frequency", "units": "radians per position"}
         variables = {
             "amplitude": variable(dims, mean, "log amplitude relative to frequency 0"),
             "stderr": variable(dims, stderr, "standard error of the log amplitude"),
@@ -129,13 +128,20 @@ def frequency_amplitude_statistic(
             rest = np.stack(others) / (count - counts)[:, None, None]
             name = "log amplitude relative to frequency 0, without each batch"
             variables["leave_one_out"] = variable(("batch", *dims), rest, name)
-        estimator = "mean over examples and channels of the log amplitude, along the diagonal"
         return dataset_of(
             variables,
-            facts_of(features, totals, estimator),
+            facts_of(
+                features,
+                totals,
+                "mean over examples and channels of the log amplitude, along the diagonal",
+            ),
             layer=layers,
             frequency=list(FRACTIONS),
-            angular_frequency=(dims, np.array(lengths), words),
+            angular_frequency=(
+                dims,
+                np.array(lengths),
+                {"long_name": "angular frequency", "units": "radians per position"},
+            ),
         )
 
     return Statistic(step, finish)

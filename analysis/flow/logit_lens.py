@@ -16,9 +16,10 @@ from ..engine.accessors import ResultArray, ResultDataset
 from ..engine.class_scores import ONE_SCORE, class_coords, require_scores
 from ..engine.measurements import measurement
 from ..engine.preparation import ImagesLike, prepare, score_layer
-from ..engine.results import array_of, expect_array, provenance, require_finite, variable
+from ..engine.results import array_of, expect_array, provenance, stack_layers, variable
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
+from ..statistics.intervals import mean_and_error
 
 
 @measurement("lens")
@@ -72,15 +73,25 @@ def logit_lens(
         model, images, kind="lens", layers=layers, detail=detail, scores=scores, keep_order=True
     )
     scores = score_layer(features, scores)
-    statistic = _lens_statistic(features, scores)
-    by_layer = evaluate(statistic, images, description="logit lens", checked=(features,))
-    layers, rows = list(by_layer), np.stack(list(by_layer.values()), axis=1)
-    require_finite("the logit lens", np.moveaxis(rows, 1, 0), layers)
-    estimator = "what follows the last layer, applied to each"
-    facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
-    dims, words = ("example", "layer", "class"), ("score by the model's own head", "score")
-    coords = class_coords(features, range(rows.shape[2])) | {"layer": layers}
-    return array_of("logit_lens", rows, dims, words, facts, **coords)
+    by_layer = evaluate(
+        _lens_statistic(features, scores), images, description="logit lens", checked=(features,)
+    )
+    names, rows = stack_layers("the logit lens", by_layer, axis=1)
+    return array_of(
+        "logit_lens",
+        rows,
+        ("example", "layer", "class"),
+        ("score by the model's own head", "score"),
+        provenance(
+            features,
+            len(rows),
+            1,
+            estimator="what follows the last layer, applied to each",
+            scores=scores,
+        ),
+        **class_coords(features, range(rows.shape[2])),
+        layer=names,
+    )
 
 
 @reusable
@@ -119,10 +130,13 @@ def token_lens(features: Features, images: ImagesLike, scores: str = "logits") -
     Returns:
         DataArray of shape (example, layer, token, class); positions of maps are counted row by row.
     """
-    statistic = _token_lens_statistic(features, scores)
-    by_layer = evaluate(statistic, images, description="logit lens of tokens", checked=(features,))
-    layers, rows = list(by_layer), np.stack(list(by_layer.values()), axis=1)
-    require_finite("the logit lens of tokens", np.moveaxis(rows, 1, 0), layers)
+    by_layer = evaluate(
+        _token_lens_statistic(features, scores),
+        images,
+        description="logit lens of tokens",
+        checked=(features,),
+    )
+    layers, rows = stack_layers("the logit lens of tokens", by_layer, axis=1)
     return ResultArray(
         rows,
         {"layer": layers},
@@ -206,10 +220,11 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
     right = {"accuracy": predicted == labels[:, None], "agreement": predicted == predicted[:, -1:]}
     variables = {}
     for name, hits in right.items():
-        error = hits.std(axis=0, ddof=1) / np.sqrt(len(hits)) if len(hits) > 1 else np.nan
-        error = np.broadcast_to(error, hits.shape[1:])
-        variables[name] = variable("layer", hits.mean(axis=0), f"{name} of the logit lens")
+        mean, error = mean_and_error(hits)
+        variables[name] = variable("layer", mean, f"{name} of the logit lens")
         variables[f"{name}_stderr"] = variable("layer", error, f"standard error of {name}")
-    facts = {"examples": len(labels), "num_classes": lens.sizes["class"]}
-    coords = {"layer": lens["layer"].values}
-    return ResultDataset(variables, coords=coords, attrs=lens.attrs | facts)
+    return ResultDataset(
+        variables,
+        coords={"layer": lens["layer"].values},
+        attrs=lens.attrs | {"examples": len(labels), "num_classes": lens.sizes["class"]},
+    )

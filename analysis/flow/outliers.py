@@ -17,27 +17,26 @@ from vit_tf.common.names import last_part
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
-from vit_tf.features.noise import content_key, key_factors
+from vit_tf.features.noise import draw_for_images
 from vit_tf.features.preprocessed import to_own_units
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.accessors import ResultDataset
-from ..engine.least_squares import ridge_weights
 from ..engine.measurements import labels_after_images, measurement, statistic_of
-from ..engine.pooling import PartialGrid, as_tokens, require_grid
+from ..engine.pooling import PartialGrid, require_grid, tokens_of
 from ..engine.preparation import ImagesLike, prepare, score_layer
-from ..engine.results import dataset_of, facts_of, require_finite, variable
+from ..engine.results import SPATIAL, dataset_of, facts_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import keep, reusable
+from ..statistics.intervals import mean_and_error
 from .ablation import (
     CHANGES,
     MEAN,
     REPLACEMENTS,
     RESAMPLE,
-    effects,
     effects_statistic,
-    least_batch,
     means_to_insert,
+    measure_effects,
     replacement_of,
     require_submodel,
 )
@@ -45,12 +44,12 @@ from .ablation import (
 OUTLIER, ORDINARY, PREFIX = "outlier", "ordinary", "prefix"
 CLASS, POSITION = "class", "position"
 LOWER, UPPER = 0.5, 0.75  # the quantiles from which the upper tail is extrapolated
-LEAST_RATIO = 2.0  # of an outlier's norm to the median
-LEAST_TOKENS = 16  # of a layer, for its quantiles
+MIN_RATIO = 2.0  # of an outlier's norm to the median
+MIN_TOKENS = 16  # of a layer, for its quantiles
 BIN = 0.5  # width of the bins of norms that show a second mode, as a power of two
 FOLDS = 5
 PENALTY = 0.1  # of the probes, relative to the variance of a channel
-LEAST_IMAGES = 20  # with outliers, for their roles
+MIN_IMAGES = 20  # with outliers, for their roles
 ESTIMATOR = "chi-squared tail extrapolated from the median and upper quartile of squared norms"
 
 # One boolean or random number for each spatial token, of shape (example, token), by layer.
@@ -128,8 +127,12 @@ def outlier_tokens(
         measurements/flow/outlier-tokens.md.
     """
     features, batches = prepare(model, images, kind="outliers", layers=layers, detail=detail)
-    statistic = outlier_tokens_statistic(features, grid, level)
-    return evaluate(statistic, batches, features, description="outlier tokens")
+    return evaluate(
+        outlier_tokens_statistic(features, grid, level),
+        batches,
+        features,
+        description="outlier tokens",
+    )
 
 
 @statistic_of(outlier_tokens)
@@ -149,16 +152,14 @@ def outlier_tokens_statistic(
                     layer = next(reversed(norms))
                     received.setdefault(layer, attention_received(values, grid))
             elif values.shape.rank in (3, 4):
-                norms[tap] = tf.norm(spatial_tokens(tap, values, grid), axis=-1)
+                norms[tap] = tf.norm(tokens_of(tap, values, SPATIAL, grid), axis=-1)
         if not norms:
             raise ValueError(
                 "Expected tokens on a known grid, or maps. "
                 f"Received: { {tap: tuple(x.shape) for tap, x in taps.items()} }, grid={grid}"
             )
-        of_layers = {
-            layer: {"norm": norm} | received.get(layer, {}) for layer, norm in norms.items()
-        }
-        return {"rows": of_layers, "examples": tf.shape(images)[0], "batches": 1}
+        rows = {layer: {"norm": norm} | received.get(layer, {}) for layer, norm in norms.items()}
+        return {"rows": rows, "examples": tf.shape(images)[0], "batches": 1}
 
     def finish(totals: Totals) -> xr.Dataset:
         rows = totals["rows"]
@@ -187,9 +188,12 @@ def outlier_tokens_statistic(
                 dims, attention[..., 1], "standard error of the attention received over images"
             ),
         }
-        facts = facts_of(features, totals, ESTIMATOR, level=level)
-        kinds_of_tokens = [OUTLIER, ORDINARY, PREFIX]
-        return dataset_of(variables, facts, layer=list(rows), tokens=kinds_of_tokens)
+        return dataset_of(
+            variables,
+            facts_of(features, totals, ESTIMATOR, level=level),
+            layer=list(rows),
+            tokens=[OUTLIER, ORDINARY, PREFIX],
+        )
 
     return Statistic(step, finish)
 
@@ -197,19 +201,6 @@ def outlier_tokens_statistic(
 def is_attention(tap: str, values: tf.Tensor) -> bool:
     """Whether a tap is attention weights (example, head, query, key)."""
     return last_part(tap) == "weights" and values.shape.rank == 4
-
-
-def spatial_tokens(tap: str, values: tf.Tensor, grid: TokenGrid | None) -> tf.Tensor:
-    """Tokens with a position, (example, token, channel), of a sequence on the grid or a map."""
-    tokens = as_tokens(tap, values)
-    if values.shape.rank == 4:
-        return tokens
-    if grid is None or tokens.shape[1] != grid.num_tokens:
-        raise ValueError(
-            f"Expected tokens on a known grid. Received: {tap!r} of shape {tuple(values.shape)}, "
-            f"grid={grid}"
-        )
-    return grid.spatial(tokens)
 
 
 def attention_received(weights: tf.Tensor, grid: TokenGrid | None) -> ByToken:
@@ -226,10 +217,10 @@ def norm_threshold(norms: np.ndarray, level: float) -> float:
     """
     squares = np.sort(np.asarray(norms, np.float64).ravel()) ** 2
     count = len(squares)
-    if count < LEAST_TOKENS:
+    if count < MIN_TOKENS:
         raise ValueError(
-            f"Expected at least {LEAST_TOKENS} tokens, to estimate quantiles of their norms: "
-            f"use more images. Received: {count}"
+            f"Expected at least {MIN_TOKENS} tokens, to estimate quantiles of their norms: use "
+            f"more images. Received: {count}"
         )
 
     def quantile(share: float, side: int) -> float:
@@ -243,9 +234,10 @@ def norm_threshold(norms: np.ndarray, level: float) -> float:
     # A scaled and shifted chi-squared distribution is fitted to two quantiles of the squared norms.
     # The threshold is its quantile beyond which `level` of so many tokens are expected.
     lower, upper = quantile(LOWER, -1), quantile(UPPER, 1)
-    ends = chi_squared(1 - LOWER), chi_squared(1 - UPPER)
-    steps = (chi_squared(level / count) - ends[1]) / (ends[1] - ends[0])
-    return max(np.sqrt(upper + (upper - lower) * steps), LEAST_RATIO * np.sqrt(np.median(squares)))
+    expected_lower, expected_upper = chi_squared(1 - LOWER), chi_squared(1 - UPPER)
+    scale = (upper - lower) / (expected_upper - expected_lower)
+    threshold = upper + scale * (chi_squared(level / count) - expected_upper)
+    return max(np.sqrt(threshold), MIN_RATIO * np.sqrt(np.median(squares)))
 
 
 def second_mode(norms: np.ndarray, level: float) -> float:
@@ -281,22 +273,22 @@ def outliers_of(rows: dict[str, np.ndarray], level: float) -> dict[str, Any]:
     norms = rows["norm"].astype(np.float64)
     threshold = max(norm_threshold(norms, level), second_mode(norms, level))
     is_outlier = norms > threshold
-    shares = is_outlier.mean(axis=1)
+    share, error = mean_and_error(is_outlier.mean(axis=1))
     ratio = np.nan
     if is_outlier.any():
         ratio = np.median(norms[is_outlier]) / np.median(norms[~is_outlier])
     # Attention that outliers, other spatial tokens and prefix tokens receive.
     attention = [(np.nan, np.nan)] * 3
     if "received" in rows:
-        received = rows["received"].astype(np.float64)
+        received, prefix = (rows[name].astype(np.float64) for name in ("received", "prefix"))
         attention = [
             mean_over_images(received, is_outlier),
             mean_over_images(received, ~is_outlier),
-            mean_over_images(rows["prefix"].astype(np.float64), np.ones_like(rows["prefix"], bool)),
+            mean_over_images(prefix, np.ones(prefix.shape, bool)),
         ]
     return {
-        "share": shares.mean(),
-        "stderr": shares.std(ddof=1) / np.sqrt(len(shares)) if len(shares) > 1 else np.nan,
+        "share": share,
+        "stderr": error,
         "images": is_outlier.any(axis=1).mean(),
         "threshold": threshold,
         "median_norm": np.median(norms),
@@ -305,15 +297,11 @@ def outliers_of(rows: dict[str, np.ndarray], level: float) -> dict[str, Any]:
     }
 
 
-def mean_over_images(values: np.ndarray, is_counted: np.ndarray) -> tuple[float, float]:
+def mean_over_images(values: np.ndarray, is_counted: np.ndarray) -> tuple[Any, Any]:
     """Mean over images of the mean of the tokens (example, token) that count, and its error."""
     counts = is_counted.sum(axis=1)
-    has_any = counts > 0
-    if not has_any.any():
-        return np.nan, np.nan
-    means = np.where(is_counted, values, 0).sum(axis=1)[has_any] / counts[has_any]
-    error = means.std(ddof=1) / np.sqrt(len(means)) if len(means) > 1 else np.nan
-    return means.mean(), error
+    means = (np.where(is_counted, values, 0).sum(axis=1) / np.maximum(counts, 1))[counts > 0]
+    return mean_and_error(means) if len(means) else (np.nan, np.nan)
 
 
 @measurement("patching")
@@ -404,16 +392,38 @@ def outlier_roles(
     thresholds = {
         layer: float(outliers["threshold"].sel(layer=layer))
         for layer in read_layers
-        if outliers["images"].sel(layer=layer) * outliers.attrs["examples"] > LEAST_IMAGES - 0.5
+        if outliers["images"].sel(layer=layer) * outliers.attrs["examples"] > MIN_IMAGES - 0.5
     }
     if not thresholds:
-        facts = {name: outliers.attrs[name] for name in ("model", "examples", "batch_size")}
-        changes, probes = without_effects(read_layers, facts), {}
-    else:
-        changes = replacement_effects(
-            features, images, scores, thresholds, grid, level=level, seed=seed
-        )
-        probes = probes_of_tokens(features, images, thresholds, grid, seed)
+        return without_effects(
+            read_layers,
+            {name: outliers.attrs[name] for name in ("model", "examples", "batch_size")},
+        ).assign(probe_variables(read_layers, {}))
+    # One pass replaces the tokens, and another one collects those that are probed.
+    means = means_to_insert(features, images, list(thresholds), MEAN, "means of tokens")
+    statistic = _replacement_statistic(features, scores, tuple(thresholds.items()), grid, seed)
+    changes = measure_effects(
+        features,
+        replace(statistic, state=means),
+        product(thresholds, (OUTLIER, ORDINARY), REPLACEMENTS),
+        ("layer", "tokens", "replacement"),
+        images,
+        scores=scores,
+        description="replacement of outlier tokens",
+        level=level,
+        seed=seed,
+    )
+    statistic = _content_statistic(features, tuple(thresholds.items()), grid, seed)
+    rows = evaluate(statistic, images, features, description="content of outliers")
+    probes = {}
+    for layer, pairs in rows["layers"].items():
+        if (has_both := pairs["has_both"]).sum() >= MIN_IMAGES:
+            probes[layer] = probe_both(
+                pairs["vectors"][has_both],
+                pairs["positions"][has_both],
+                rows["labels"][has_both],
+                seed,
+            )
     return changes.reindex(layer=read_layers).assign(probe_variables(read_layers, probes))
 
 
@@ -431,38 +441,10 @@ def outliers_and_others(
 
 def random_order(features: Features, images: tf.Tensor, num_tokens: int, seed: int) -> tf.Tensor:
     """Uniform random numbers (example, token) that follow from the levels of each image."""
-    images = tf.cast(images, tf.float32)
-    _, _, levels = to_own_units(features, images)
-    factors = key_factors(levels, seed)
-    return tf.map_fn(
-        lambda image: tf.random.stateless_uniform((num_tokens,), content_key(image, factors)),
-        levels,
-        fn_output_signature=tf.TensorSpec((num_tokens,), tf.float32),
-    )
-
-
-def replacement_effects(
-    features: Features,
-    images: ImagesLike,
-    scores: str,
-    thresholds: dict[str, float],
-    grid: TokenGrid,
-    level: float,
-    seed: int,
-) -> xr.Dataset:
-    """The `effects` of replacing outliers, and as many ordinary tokens, of each layer."""
-    means = means_to_insert(features, images, list(thresholds), MEAN, "means of tokens")
-    statistic = _replacement_statistic(features, scores, tuple(thresholds.items()), grid, seed)
-    return effects(
-        features,
-        replace(statistic, state=means),
-        product(thresholds, (OUTLIER, ORDINARY), REPLACEMENTS),
-        ("layer", "tokens", "replacement"),
-        images,
-        scores=scores,
-        description="replacement of outlier tokens",
-        level=level,
-        seed=seed,
+    _, _, levels = to_own_units(features, tf.cast(images, tf.float32))
+    spec = tf.TensorSpec((num_tokens,), tf.float32)
+    return draw_for_images(
+        levels, seed, lambda key: tf.random.stateless_uniform((num_tokens,), key), spec
     )
 
 
@@ -490,31 +472,7 @@ def _replacement_statistic(
             for layer, tokens, replacement in cells
         ]
 
-    least = least_batch(RESAMPLE)
-    return effects_statistic(features, interventions, scores, len(cells), least)
-
-
-def probes_of_tokens(
-    features: Features,
-    images: ImagesLike,
-    thresholds: dict[str, float],
-    grid: TokenGrid,
-    seed: int,
-) -> dict[str, dict[str, np.ndarray]]:
-    """By layer, what `probe_both` returns for one outlier and one ordinary token of each image."""
-
-    statistic = _content_statistic(features, tuple(thresholds.items()), grid, seed)
-    rows = evaluate(statistic, images, description="content of outliers", checked=(features,))
-    return {
-        layer: probe_both(
-            found["vectors"][found["has_both"]],
-            found["positions"][found["has_both"]],
-            rows["labels"][found["has_both"]],
-            seed,
-        )
-        for layer, found in rows["layers"].items()
-        if found["has_both"].sum() >= LEAST_IMAGES
-    }
+    return effects_statistic(features, interventions, scores, len(cells), RESAMPLE)
 
 
 @reusable
@@ -523,17 +481,16 @@ def _content_statistic(
 ) -> Statistic[dict[str, Any]]:
     """`Statistic` with one outlier and one ordinary token of each image, by layer."""
 
-    def step(images: tf.Tensor, labels: tf.Tensor) -> dict[str, Any]:
-        taps = features(tf.cast(images, tf.float32))
+    def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         order = random_order(features, images, grid.num_spatial, seed)
         rows = {}
         for layer, threshold in thresholds:
             tokens = grid.spatial(tf.cast(taps[layer], tf.float32))
-            both = outliers_and_others(taps[layer], threshold, grid, order)
-            # The first of each in the random order.
-            positions = [tf.argmin(tf.where(mask, order, 2.0), axis=1) for mask in both]
+            masks = outliers_and_others(taps[layer], threshold, grid, order)
+            # The first outlier and the first ordinary token in the random order.
+            positions = [tf.argmin(tf.where(mask, order, 2.0), axis=1) for mask in masks]
             rows[layer] = {
-                "has_both": tf.reduce_any(both[0], axis=1) & tf.reduce_any(both[1], axis=1),
+                "has_both": tf.reduce_any(masks[0], axis=1) & tf.reduce_any(masks[1], axis=1),
                 "positions": tf.stack(positions, axis=1),
                 "vectors": tf.gather(tokens, tf.stack(positions, axis=1), axis=1, batch_dims=1),
             }
@@ -550,43 +507,38 @@ def probe_both(
     `vectors` are of shape (example, tokens, channel), `positions` of (example, tokens). Returns
     arrays of shape (content, tokens) or (content,).
     """
-    correct, chance = [], []
+    correct, largest = [], []
     for targets in (np.repeat(labels[:, None], 2, axis=1), positions):
-        correct.append(
-            [cross_validated(vectors[:, side], targets[:, side], seed) for side in (0, 1)]
-        )
-        chance.append([np.unique(targets[:, side], return_counts=True)[1].max() for side in (0, 1)])
+        pairs = list(zip(vectors.swapaxes(0, 1), targets.T, strict=True))
+        correct.append([cross_validated(x, y, seed) for x, y in pairs])
+        largest.append([np.unique(y, return_counts=True)[1].max() for _, y in pairs])
     correct = np.array(correct, np.float64)  # (content, tokens, example)
-    count = correct.shape[-1]
-    difference = correct[:, 0] - correct[:, 1]
+    accuracy, error = mean_and_error(np.moveaxis(correct, -1, 0))
+    difference, difference_error = mean_and_error((correct[:, 0] - correct[:, 1]).T)
     return {
-        "probe_accuracy": correct.mean(axis=-1),
-        "probe_accuracy_stderr": correct.std(axis=-1, ddof=1) / np.sqrt(count),
-        "chance": np.array(chance) / count,
-        "probe_difference": difference.mean(axis=-1),
-        "probe_difference_stderr": difference.std(axis=-1, ddof=1) / np.sqrt(count),
+        "probe_accuracy": accuracy,
+        "probe_accuracy_stderr": error,
+        "chance": np.array(largest) / len(labels),
+        "probe_difference": difference,
+        "probe_difference_stderr": difference_error,
     }
 
 
 def cross_validated(x: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray:
     """Whether a ridge classifier of rows (example, channel) is right on each, fitted on others."""
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     x = x.astype(np.float64)
     _, classes = np.unique(targets, return_inverse=True)
+    one_hot = np.eye(classes.max() + 1)[classes]
     fold = np.random.default_rng(seed).permutation(len(x)) % FOLDS
     is_correct = np.zeros(len(x), bool)
-    for held_out in (fold == number for number in range(FOLDS)):
-        train, one_hot = x[~held_out], np.eye(classes.max() + 1)[classes[~held_out]]
-        # Features are standardized by the training folds, and targets centred.
-        mean, scale = train.mean(axis=0), train.std(axis=0)
-        scale = np.where(scale > 0, scale, 1.0)
-        rows, targets = (train - mean) / scale, one_hot - one_hot.mean(axis=0)
-        l2 = np.array([PENALTY * len(rows)])
-        # The smaller of the two systems of equations is solved.
-        if len(rows) < rows.shape[1]:
-            weights = ridge_weights(l2, rows=rows[None], targets=targets)
-        else:
-            weights = ridge_weights(l2, xx=(rows.T @ rows)[None], xy=(rows.T @ targets)[None])
-        scores = (x[held_out] - mean) / scale @ weights[0, 0] + one_hot.mean(axis=0)
+    for number in range(FOLDS):
+        train, held_out = fold != number, fold == number
+        probe = make_pipeline(StandardScaler(), Ridge(PENALTY * train.sum()))
+        scores = probe.fit(x[train], one_hot[train]).predict(x[held_out])
         is_correct[held_out] = scores.argmax(axis=1) == classes[held_out]
     return is_correct
 
@@ -610,17 +562,21 @@ def probe_variables(layers: list[str], probes: dict[str, dict[str, np.ndarray]])
             if layer in probes:
                 values[number] = probes[layer][name]
         variables[name] = variable(own_dims, values, words)
-    coords = {"layer": layers, "content": [CLASS, POSITION], "tokens": [OUTLIER, ORDINARY]}
-    return ResultDataset(variables, coords)
+    return ResultDataset(
+        variables, {"layer": layers, "content": [CLASS, POSITION], "tokens": [OUTLIER, ORDINARY]}
+    )
 
 
 def without_effects(layers: list[str], facts: dict[str, Any]) -> xr.Dataset:
-    """The `replacement_effects` of layers that have no outliers."""
+    """The changes by replacement, all NaN, of layers that have no outliers."""
     dims = ("layer", "tokens", "replacement")
     nothing = np.full((len(layers), 2, len(REPLACEMENTS)), np.nan)
     variables = {}
     for name, (words, units) in CHANGES.items():
         variables[name] = variable(dims, nothing, words, units)
         variables[f"{name}_stderr"] = variable(dims, nothing, f"standard error of {name}", units)
-    coords = {"layer": layers, "tokens": [OUTLIER, ORDINARY], "replacement": list(REPLACEMENTS)}
-    return ResultDataset(variables, coords, facts)
+    return ResultDataset(
+        variables,
+        {"layer": layers, "tokens": [OUTLIER, ORDINARY], "replacement": list(REPLACEMENTS)},
+        facts,
+    )

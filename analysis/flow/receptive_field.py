@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -14,7 +14,7 @@ import xarray as xr
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps, layers_of_examples
 from vit_tf.features.layers import Detail
-from vit_tf.features.noise import PRIME, content_key, key_factors
+from vit_tf.features.noise import PRIME, draw_for_images
 from vit_tf.features.preprocessed import to_own_units
 from vit_tf.features.tokens import as_grid
 
@@ -22,7 +22,7 @@ from ..engine.class_scores import require_float_input
 from ..engine.measurements import measurement
 from ..engine.pooling import PartialGrid, as_tokens, grid_of
 from ..engine.preparation import ImagesLike, prepare
-from ..engine.results import array_of, facts_of, provenance, require_finite
+from ..engine.results import array_of, facts_of, provenance, stack_layers
 from ..engine.stream import Statistic, Totals, evaluate, first_batch, row_statistic
 from ..engine.traces import reusable
 
@@ -33,317 +33,6 @@ ONE_BY_ONE = {"parallel_iterations": 1, "fn_output_signature": tf.float32}
 
 # From a tap and its value to the activations (example, channel) that are differentiated.
 Target: TypeAlias = Callable[[str, tf.Tensor], tf.Tensor]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A segment of a model, run on the output of the one before, and the tape of its operations."""
-
-    tape: tf.GradientTape
-    source: tf.Tensor
-    end: tf.Tensor | None
-    targets: dict[str, tf.Tensor]  # by tap, tensors (example, channel) that are differentiated
-    at_end: tuple[str, ...]  # the taps that are its output
-    is_last: bool
-    sums: dict[str, tuple[str, str]]  # as `_find_sums` returns them
-
-    @property
-    def taps(self) -> list[str]:
-        """All its taps, those that are its output last."""
-        return [*(tap for tap in self.targets if tap not in self.at_end), *self.at_end]
-
-    def gradient(
-        self, targets: Sequence[tf.Tensor], upstreams: Sequence[tf.Tensor], tap: str
-    ) -> tf.Tensor:
-        """Float32 gradient of targets, weighted by `upstreams`, with respect to the source."""
-        # A layer of mixed precision has targets of its own dtype, and their weights are float32.
-        weights = [tf.cast(x, target.dtype) for x, target in zip(upstreams, targets, strict=True)]
-        gradient = self.tape.gradient(list(targets), self.source, output_gradients=weights)
-        if gradient is None:
-            raise ValueError(
-                f"{tap!r} has no gradient with respect to the images. A function must compute "
-                "its layers with TensorFlow, not with NumPy or PyTorch."
-            )
-        return tf.cast(gradient, tf.float32)
-
-
-def run_pieces(
-    features: Features, images: tf.Tensor, target: Target, separate: bool = False
-) -> list[Piece]:
-    """The pieces of a pass; `target` is a function of a tap and its value to (example, channel).
-
-    Except for the last one, the gradient of a piece can be taken only once in a graph, unless the
-    gradients are `separate`.
-    """
-    features.require_shape(images.shape)
-    require_float_input(features)
-    segments = features.segments()
-    pieces, source, before = [], images, {}
-    for segment in segments:
-        is_last = segment is segments[-1]
-        # A persistent tape also differentiates the intermediates of the functions that compute
-        # norms, for derivatives of higher order, which takes half of the time of a ResNet.
-        is_persistent = is_last or separate or tf.executing_eagerly()
-        with tf.GradientTape(is_persistent, watch_accessed_variables=False) as tape:
-            tape.watch(source)
-            taps, end = segment(source)
-            taps = layers_of_examples(taps, images, features.name)
-            targets = {tap: target(tap, value) for tap, value in taps.items()}
-        at_end = tuple(tap for tap, value in taps.items() if value is end)
-        sums = _find_sums(taps, before)
-        pieces.append(Piece(tape, source, end, targets, at_end, is_last=is_last, sums=sums))
-        source = cast(tf.Tensor, end)  # which only the last piece lacks
-        before = {tap: taps[tap] for tap in at_end}
-    return pieces
-
-
-def _find_sums(taps: Taps, before: Taps) -> dict[str, tuple[str, str]]:
-    """Taps that the graph adds up of two taps of their shape: dict from sum to (branch, skip)."""
-    if tf.executing_eagerly():
-        return {}  # there is no graph that shows them
-    every, sums = {**before, **taps}, {}
-    names = {value.ref(): tap for tap, value in every.items()}
-    for tap, value in taps.items():
-        terms = list(value.op.inputs) if value.op.type in ("AddV2", "Add") else []
-        added = [names.get(term.ref()) for term in terms]
-        if terms and None not in added and len({tuple(x.shape) for x in (value, *terms)}) == 1:
-            skip, branch = sorted(cast(list[str], added), key=[*every].index)
-            sums[tap] = branch, skip
-    return sums
-
-
-# What the gradient of a tap does to the running one: nothing, takes its place, or is added to it.
-LEAVES, STARTS, ADDS = range(3)
-
-
-@dataclass
-class Propagated:
-    """A tap whose gradient goes down to the images, to which the running one is added or not."""
-
-    tap: str
-    kind: int
-    total: str | None = None  # the tap whose gradient that sum is
-
-
-def propagated(pieces: Sequence[Piece]) -> list[Propagated]:
-    """The taps that go down to the images, lowest first; gradients of sums follow from these."""
-    skips = {skip for piece in pieces for _, skip in piece.sums.values()}
-    rows, running = [], None
-    for piece in pieces:
-        for tap in piece.taps:
-            branch, skip = piece.sums.get(tap, (None, None))
-            if branch and skip == running and rows[-1].tap == branch:
-                rows[-1], running = Propagated(branch, ADDS, tap), tap
-            elif tap in skips:
-                rows, running = [*rows, Propagated(tap, STARTS)], tap
-            else:
-                rows.append(Propagated(tap, LEAVES))
-    return rows
-
-
-def absolute_gradients(
-    pieces: list[Piece], channels: str | int, seed: int, levels: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    """Mean over channels of absolute gradients, summed over examples, by tap: (row, column).
-
-    Sampled channels follow from the levels of the images.
-    """
-    rows = propagated(pieces)
-    widths = {tap: t.shape[1] for piece in pieces for tap, t in piece.targets.items()}
-    of_width = _weights(levels, {widths[row.tap] for row in rows}, channels, seed)
-    weights = {row.tap: of_width[widths[row.tap]] for row in rows}
-    # Layers of fewer channels take part in fewer rounds of the loop.
-    counts = np.array([rows_of_tap.shape[0] for rows_of_tap in weights.values()])
-    rounds = int(counts.max())
-    padded = {
-        tap: tf.pad(w, ((0, rounds - count), (0, 0), (0, 0)))
-        for (tap, w), count in zip(weights.items(), counts, strict=True)
-    }
-    needed = tf.constant(np.arange(rounds)[:, None] < counts)
-    names = names_of(rows)
-
-    def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        weights = {tap: w[index] for tap, w in padded.items()}
-        some = None if counts.min() == rounds else needed[index]
-        return index + 1, total + _weighted_gradients(pieces, rows, weights, some, _absolute)
-
-    images = pieces[0].source
-    shape = tf.TensorShape([len(names), *images.shape[1:3]])
-    start = tf.zeros(tf.concat([[len(names)], tf.shape(images)[1:3]], axis=0))
-    _, total = tf.while_loop(
-        lambda index, total: index < rounds,
-        add,
-        (tf.constant(0), tf.ensure_shape(start, shape)),
-        parallel_iterations=1,
-    )
-    # The mean over the channels of each layer.
-    by_tap = [count for row, count in zip(rows, counts, strict=True) for _ in names_of([row])]
-    mean = total / tf.constant(np.array(by_tap)[:, None, None], tf.float32)
-    return dict(zip(names, tf.unstack(mean), strict=True))
-
-
-def names_of(rows: Sequence[Propagated]) -> list[str]:
-    """The taps whose gradients `_weighted_gradients` returns, in its order."""
-    return [tap for row in rows for tap in (row.tap, row.total) if tap]
-
-
-def _weights(
-    images: tf.Tensor, widths: set[int], channels: str | int, seed: int
-) -> dict[int, tf.Tensor]:
-    """Weights of channels in each gradient that is taken, by number of channels of a layer.
-
-    The weights have shape (gradient, example or 1, channel).
-    """
-    if channels == "sum":
-        return {width: tf.ones((1, 1, width)) for width in widths}
-    if channels == "all":
-        return {width: tf.eye(width)[:, None] for width in widths}
-    # Each image has channels of its own, whatever its batch: at the same cost, the mean over images
-    # has a smaller error than with the same few channels for all of them.
-    factors = key_factors(images, seed)
-    # Channels are ordered by a hash in integers: random numbers of XLA and of TensorFlow differ.
-    factors_of_widths = {
-        width: np.random.default_rng((seed, width)).integers(1, PRIME, (width, 2))
-        for width in widths
-    }
-
-    def sampled(image: tf.Tensor) -> dict[int, tf.Tensor]:
-        key, drawn = content_key(image, factors), {}
-        for width, factors_of_channels in factors_of_widths.items():
-            hashes = tf.reduce_sum(key * tf.constant(factors_of_channels, tf.int64), axis=1)
-            order = tf.argsort(tf.math.floormod(hashes, PRIME))
-            drawn[width] = tf.one_hot(order[:channels], width)
-        return drawn
-
-    spec = {width: tf.TensorSpec((min(channels, width), width)) for width in widths}
-    of_images = tf.map_fn(sampled, images, fn_output_signature=spec)
-    return {width: tf.transpose(x, (1, 0, 2)) for width, x in of_images.items()}
-
-
-def _weighted_gradients(
-    pieces: Sequence[Piece],
-    rows: Sequence[Propagated],
-    weights: dict[str, Any],
-    needed: tf.Tensor | None,
-    reduce: Callable[[tf.Tensor], tf.Tensor],
-) -> tf.Tensor:
-    """Reduced gradients (tap, ...) of `names_of(rows)`; those of rows not `needed` are zero."""
-    images = pieces[0].source
-    adds, kinds = any(row.total for row in rows), tf.constant([row.kind for row in rows])
-
-    def write(
-        place: tf.Tensor, fields: tf.TensorArray, running: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.TensorArray, tf.Tensor]:
-        if needed is None:
-            gradient = _gradient_of_row(pieces, rows, weights, place)
-        else:
-            gradient = tf.cond(
-                needed[place],
-                lambda: _gradient_of_row(pieces, rows, weights, place),
-                lambda: tf.zeros_like(images, tf.float32),
-            )
-        if adds:
-            kept = tf.where(kinds[place] == STARTS, gradient, running)
-            running = tf.where(kinds[place] == ADDS, running + gradient, kept)
-        both = [gradient, running] if adds else [gradient]
-        fields = fields.write(place, tf.stack([reduce(each) for each in both]))
-        return place + 1, fields, tf.ensure_shape(running, images.shape)
-
-    _, fields, _ = tf.while_loop(
-        lambda place, *_: place < len(rows),
-        write,
-        (tf.constant(0), tf.TensorArray(tf.float32, len(rows)), tf.zeros_like(images)),
-        parallel_iterations=1,  # all at once fill the memory
-    )
-    every = fields.stack()
-    pairs = [every[place, i] for place, row in enumerate(rows) for i in range(len(names_of([row])))]
-    return tf.stack(pairs)
-
-
-def _gradient_of_row(
-    pieces: Sequence[Piece],
-    rows: Sequence[Propagated],
-    weights: dict[str, Any],
-    place: tf.Tensor,
-) -> tf.Tensor:
-    """The gradient of the row at `place` with respect to the images.
-
-    It goes down from piece to piece. One backward pass is traced for each piece and serves all
-    rows: the weights of taps of other rows are zero. Pieces above a row are skipped.
-    """
-
-    def weighted(piece: Piece, row: Propagated) -> tuple[tf.Tensor, tf.Tensor]:
-        """The target of a row and its weights."""
-        target = piece.targets[row.tap]
-        return target, tf.broadcast_to(weights[row.tap], tf.shape(target))
-
-    def through(
-        piece: Piece, rows_of_piece: Sequence[Propagated], above: tf.Tensor | None
-    ) -> tf.Tensor:
-        """The gradient at the source of a piece, from that at its end."""
-        targets, upstreams = [], []
-        if piece.end is not None and above is not None:
-            targets, upstreams = [piece.end], [above]
-        for row in rows_of_piece:
-            target, upstream = weighted(piece, row)
-            targets.append(target)
-            upstreams.append(tf.where(place == rows.index(row), upstream, 0.0))
-        return piece.gradient(targets, upstreams, rows[-1].tap)
-
-    def from_tap(piece: Piece, row: Propagated) -> tf.Tensor:
-        target, upstream = weighted(piece, row)
-        return piece.gradient([target], [upstream], row.tap)
-
-    gradient, number = None, len(rows)
-    for piece in reversed(pieces):
-        rows_of_piece = [row for row in rows if row.tap in piece.targets]
-        number -= len(rows_of_piece)  # of rows in the pieces below
-        if gradient is None and not rows_of_piece:
-            continue
-        if piece.is_last:
-            # No other gradient goes through the last piece, which is the whole model of a function:
-            # each of its taps has a backward pass of its own, which starts at the tap.
-            passes = [partial(from_tap, piece, row) for row in rows_of_piece]
-            passed = partial(tf.switch_case, place - number, passes) if passes[1:] else passes[0]
-        else:
-            passed = partial(through, piece, rows_of_piece, gradient)
-        nothing = partial(tf.zeros_like, piece.source, tf.float32)
-        gradient = tf.cond(place >= number, passed, nothing) if number else passed()
-        gradient = tf.ensure_shape(gradient, piece.source.shape)
-    return cast(tf.Tensor, gradient)
-
-
-def _require_gradients(
-    features: Features,
-    images: ImagesLike,
-    target_of: Callable[[tf.Tensor], Target],
-    fields: dict[str, np.ndarray],
-) -> None:
-    """Raises a `ValueError` for a layer that has zero fields since it has no gradient.
-
-    A pass does not find these layers, as it adds up the gradients of several.
-    """
-    unmoved = [layer for layer, field in fields.items() if not field.any()]
-
-    def step(batch: tf.Tensor) -> None:
-        own, batch, _ = to_own_units(features, tf.cast(batch, tf.float32))
-        for piece in run_pieces(own, batch, target_of(batch), separate=True):
-            for tap in piece.targets.keys() & unmoved:
-                target = piece.targets[tap]
-                piece.gradient([target], [tf.ones_like(target)], tap)
-
-    if unmoved:
-        tf.function(step, autograph=False).get_concrete_function(first_batch(images))
-
-
-def _absolute(gradient: tf.Tensor) -> tf.Tensor:
-    """Summed over examples and image channels."""
-    return tf.reduce_sum(_absolute_of_examples(gradient), axis=0)
-
-
-def _absolute_of_examples(gradient: tf.Tensor) -> tf.Tensor:
-    """Summed over image channels."""
-    return tf.reduce_sum(tf.abs(gradient), axis=3)
 
 
 @measurement()
@@ -427,72 +116,41 @@ def receptive_field(
     # One pass sums the absolute gradients of all layers with respect to the images.
     grid = grid_of(features, grid)
     patch = features.facts.grid.stride if features.facts.grid else 0
-    statistic = _field_statistic(features, channels, grid, seed, token, patch)
-    sums = evaluate(statistic, images, description="receptive fields", checked=(features,))
-    layer_names = list(sums["field"])
-    field = np.stack(list(sums["field"].values())) / sums["examples"]
-    require_finite("receptive fields", field, layer_names)
-    _require_gradients(
-        features,
+    sums = evaluate(
+        _field_statistic(features, channels, grid, seed, token, patch),
         images,
-        partial(_target_at_centre, grid=grid, token=token),
-        dict(zip(layer_names, field, strict=True)),
+        description="receptive fields",
+        checked=(features,),
     )
-    estimator = "mean absolute gradient, summed over image channels"
-    facts = facts_of(features, sums, estimator, channels=channels, seed=seed)
-    place = "centre" if token == "centre" else "class token"
-    dims, words = ("layer", "row", "column"), (f"effective receptive field of the {place}", UNITS)
-    per_batch = np.stack(list(sums["rows"].values()), axis=1).astype(np.float64)
+    names, summed = stack_layers("receptive fields", sums["field"])
+    _require_gradients(
+        features, images, partial(_select_centre, grid=grid, token=token), sums["field"]
+    )
     # Two numbers of each field, also without each batch in turn.
-    size, centre_share = _field_numbers(per_batch.sum(axis=0), *field.shape[1:])
-    result = array_of(
+    batches = np.stack(list(sums["rows"].values()), axis=1).astype(np.float64)
+    total = batches.sum(axis=0)
+    size, centre_share = _field_numbers(total, *summed.shape[1:])
+    facts = facts_of(
+        features,
+        sums,
+        "mean absolute gradient, summed over image channels",
+        channels=channels,
+        seed=seed,
+    )
+    if len(batches) > 1:
+        rest = _field_numbers(total - batches, *summed.shape[1:])
+        facts["leave_one_out"] = np.stack(rest, axis=1).ravel()
+    place = "centre" if token == "centre" else "class token"
+    return array_of(
         "receptive_field",
-        field,
-        dims,
-        words,
+        summed / sums["examples"],
+        ("layer", "row", "column"),
+        (f"effective receptive field of the {place}", UNITS),
         facts,
-        layer=layer_names,
+        layer=names,
         size=("layer", size),
         centre_share=("layer", centre_share),
     )
-    if len(per_batch) < 2:
-        return result
-    rest = _field_numbers(per_batch.sum(axis=0) - per_batch, *field.shape[1:])
-    return result.assign_attrs(leave_one_out=np.stack(rest, axis=1).ravel())
-
-
-def select_fields(fields: xr.DataArray, layers: Sequence[str]) -> xr.DataArray:
-    """The fields of some layers, with what their attribute `leave_one_out` has of these layers."""
-    selected = fields.sel(layer=list(layers))
-    if "leave_one_out" not in fields.attrs:
-        return selected
-    at = fields.get_index("layer").get_indexer(list(layers))
-    rest = np.reshape(fields.attrs["leave_one_out"], (-1, 2, fields.sizes["layer"]))
-    return selected.assign_attrs(leave_one_out=rest[..., at].ravel())
-
-
-def _field_numbers(sums: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Size and centre share of fields from their `_field_sums` (..., number)."""
-    row_sums, column_sums, centre = np.split(sums, [height, height + width], axis=-1)
-    with np.errstate(divide="ignore", invalid="ignore"):  # of fields of zeros
-        return field_size(row_sums, column_sums), centre[..., 0] / row_sums.sum(axis=-1)
-
-
-def field_size(row_sums: np.ndarray, column_sums: np.ndarray) -> np.ndarray:
-    """Standard deviation of position in fields, relative to uniform ones, from sums (..., pixel).
-
-    They are summed over the columns of each row, and over the rows of each column.
-    """
-    variance, uniform = 0.0, 0.0
-    for margin in (row_sums, column_sums):
-        weights, pixels = (
-            margin / margin.sum(axis=-1, keepdims=True),
-            np.arange(margin.shape[-1]),
-        )
-        offset = pixels - (weights @ pixels)[..., None]
-        variance = variance + (weights * offset**2).sum(axis=-1)
-        uniform += pixels.var()
-    return np.sqrt(variance / uniform)
 
 
 @reusable
@@ -506,7 +164,7 @@ def _field_statistic(
 
     def step(batch: tf.Tensor) -> dict[str, Any]:
         own, batch, levels = to_own_units(features, tf.cast(batch, tf.float32))
-        pieces = run_pieces(own, batch, _target_at_centre(batch, grid, token))
+        pieces = run_pieces(own, batch, _select_centre(batch, grid, token))
         fields = absolute_gradients(pieces, channels, seed, levels)
         layers = [tap for tap in (features.facts.layers or fields) if tap in fields]
         return {
@@ -532,33 +190,62 @@ def _field_sums(field: tf.Tensor, patch: int) -> tf.Tensor:
     return tf.concat([tf.reduce_sum(field, 1), tf.reduce_sum(field, 0), centre[None]], axis=0)
 
 
-def _target_at_centre(batch: tf.Tensor, grid: PartialGrid, token: str) -> Target:
-    """The function of a layer of a batch of images to its activations at the centre, or of CLS."""
-    return partial(_centre, grid=grid, image_shape=batch.shape, token=token)
+def _select_centre(images: tf.Tensor, grid: PartialGrid, token: str) -> Target:
+    """The function of a layer of images to its activations at the centre, or those of CLS."""
 
-
-def _centre(
-    tap: str, values: tf.Tensor, grid: Any, image_shape: tf.TensorShape, token: str = "centre"
-) -> tf.Tensor:
-    """The activations at the centre of a layer, or of CLS, of shape (example, channel)."""
-    rank = values.shape.rank
-    tokens = as_tokens(tap, values)
-    if rank == 2:
+    def target(tap: str, values: tf.Tensor) -> tf.Tensor:
+        rank, tokens = values.shape.rank, as_tokens(tap, values)
+        if rank == 2:
+            return tokens[:, 0]
+        if rank == 4:
+            rows, columns = values.shape[1:3]
+            return tokens[:, (rows // 2) * columns + columns // 2]
+        token_grid = grid and as_grid(grid, tokens.shape[1], images.shape[1:3])
+        if token_grid is None or tokens.shape[1] != token_grid.num_tokens:
+            raise ValueError(
+                f"Expected a TokenGrid of the {tokens.shape[1]} tokens of {tap!r}. "
+                f"Received: grid={token_grid}"
+            )
+        if token == "centre":
+            return tokens[:, token_grid.center]
+        if not token_grid.prefix:
+            raise ValueError(
+                f"Expected a grid with prefix tokens, for token='cls'. Received: {token_grid}"
+            )
         return tokens[:, 0]
-    if rank == 4:
-        rows, columns = values.shape[1:3]
-        return tokens[:, (rows // 2) * columns + columns // 2]
-    grid = grid and as_grid(grid, tokens.shape[1], image_shape[1:3])
-    if grid is None or tokens.shape[1] != grid.num_tokens:
-        raise ValueError(
-            f"Expected a TokenGrid of the {tokens.shape[1]} tokens of {tap!r}. "
-            f"Received: grid={grid}"
-        )
-    if token == "centre":
-        return tokens[:, grid.center]
-    if not grid.prefix:
-        raise ValueError(f"Expected a grid with prefix tokens, for token='cls'. Received: {grid}")
-    return tokens[:, 0]
+
+    return target
+
+
+def _field_numbers(sums: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Size and centre share of fields from their `_field_sums` (..., number)."""
+    row_sums, column_sums, centre = np.split(sums, [height, height + width], axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of fields of zeros
+        return field_size(row_sums, column_sums), centre[..., 0] / row_sums.sum(axis=-1)
+
+
+def field_size(row_sums: np.ndarray, column_sums: np.ndarray) -> np.ndarray:
+    """Standard deviation of position in fields, relative to uniform ones, from sums (..., pixel).
+
+    They are summed over the columns of each row, and over the rows of each column.
+    """
+    variance, uniform = 0.0, 0.0
+    for margin in (row_sums, column_sums):
+        weights, pixels = margin / margin.sum(axis=-1, keepdims=True), np.arange(margin.shape[-1])
+        offset = pixels - (weights @ pixels)[..., None]
+        variance = variance + (weights * offset**2).sum(axis=-1)
+        uniform += pixels.var()
+    return np.sqrt(variance / uniform)
+
+
+def select_fields(fields: xr.DataArray, layers: Sequence[str]) -> xr.DataArray:
+    """The fields of some layers, with what their attribute `leave_one_out` has of these layers."""
+    selected = fields.sel(layer=list(layers))
+    if "leave_one_out" not in fields.attrs:
+        return selected
+    at = fields.get_index("layer").get_indexer(list(layers))
+    rest = np.reshape(fields.attrs["leave_one_out"], (-1, 2, fields.sizes["layer"]))
+    return selected.assign_attrs(leave_one_out=rest[..., at].ravel())
 
 
 @measurement("maps")
@@ -614,22 +301,34 @@ def position_attribution(
     for layer in features.facts.layers:  # an error in `map_fn` would stay in TensorFlow's state
         if layer in shapes:
             _require_map(layer, tf.TensorShape([None, *shapes[layer]]))
-    statistic = _attribution_statistic(features, rows, columns)
-    by_layer = evaluate(statistic, images, description="receptive fields", checked=(features,))
-    layers, fields_of_layers = list(by_layer), np.stack(list(by_layer.values()))
-    fields = np.moveaxis(fields_of_layers, 0, 1)
-    require_finite("receptive fields", fields_of_layers, layers)
+    by_layer = evaluate(
+        _attribution_statistic(features, rows, columns),
+        images,
+        description="receptive fields",
+        checked=(features,),
+    )
+    names, fields = stack_layers("receptive fields", by_layer, axis=1)
     _require_gradients(
         features,
         images,
-        lambda batch: select_cells((rows, columns), tf.zeros(tf.shape(batch)[:1], tf.int32)),
-        dict(zip(layers, fields_of_layers, strict=True)),
+        lambda batch: _select_cells((rows, columns), tf.zeros(tf.shape(batch)[:1], tf.int32)),
+        by_layer,
     )
-    estimator = "absolute gradient of the sum of channels, summed over image channels"
-    facts = provenance(features, len(fields), 1, estimator=estimator, rows=rows, columns=columns)
-    dims = ("example", "layer", "place", "row", "column")
-    words = "effective receptive field", UNITS
-    return array_of("position_attribution", fields, dims, words, facts, layer=layers)
+    return array_of(
+        "position_attribution",
+        fields,
+        ("example", "layer", "place", "row", "column"),
+        ("effective receptive field", UNITS),
+        provenance(
+            features,
+            len(fields),
+            1,
+            estimator="absolute gradient of the sum of channels, summed over image channels",
+            rows=rows,
+            columns=columns,
+        ),
+        layer=names,
+    )
 
 
 @reusable
@@ -650,11 +349,11 @@ def _attribution_statistic(
         def fields_of_cells(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
             image, cells = pair
             repeated = tf.repeat(image[None], together, axis=0)
-            pieces = run_pieces(own, repeated, select_cells((rows, columns), cells))
+            pieces = run_pieces(own, repeated, _select_cells((rows, columns), cells))
             ones = {tap: 1.0 for piece in pieces for tap in piece.targets}
             passed = propagated(pieces)
             names = names_of(passed)
-            stack = _weighted_gradients(pieces, passed, ones, None, _absolute_of_examples)
+            stack = _weighted_gradients(pieces, passed, ones, None, _sum_channels)
             layers[:] = [tap for tap in (features.facts.layers or names) if tap in names]
             return tf.gather(stack, [names.index(tap) for tap in layers])
 
@@ -678,7 +377,7 @@ def _require_map(tap: str, shape: tf.TensorShape) -> None:
         )
 
 
-def select_cells(grid: tuple[int, int], cells: tf.Tensor) -> Target:
+def _select_cells(grid: tuple[int, int], cells: tf.Tensor) -> Target:
     """The function of maps to their activations under the middle of a cell of `grid` each."""
 
     def target(tap: str, maps: tf.Tensor) -> tf.Tensor:
@@ -688,3 +387,298 @@ def select_cells(grid: tuple[int, int], cells: tf.Tensor) -> Target:
         return tf.gather_nd(maps, tf.stack(at, axis=1), batch_dims=1)
 
     return target
+
+
+def _require_gradients(
+    features: Features,
+    images: ImagesLike,
+    target_of: Callable[[tf.Tensor], Target],
+    fields: Mapping[str, np.ndarray],
+) -> None:
+    """Raises a `ValueError` for a layer that has zero fields since it has no gradient.
+
+    A pass does not find these layers, as it adds up the gradients of several.
+    """
+    unmoved = [layer for layer, field in fields.items() if not field.any()]
+
+    def step(batch: tf.Tensor) -> None:
+        own, batch, _ = to_own_units(features, tf.cast(batch, tf.float32))
+        for piece in run_pieces(own, batch, target_of(batch), separate=True):
+            for tap in piece.targets.keys() & unmoved:
+                target = piece.targets[tap]
+                piece.gradient([target], [tf.ones_like(target)], tap)
+
+    if unmoved:
+        tf.function(step, autograph=False).get_concrete_function(first_batch(images))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A segment of a model, run on the output of the one before, and the tape of its operations."""
+
+    tape: tf.GradientTape
+    source: tf.Tensor
+    end: tf.Tensor | None
+    targets: dict[str, tf.Tensor]  # by tap, tensors (example, channel) that are differentiated
+    at_end: tuple[str, ...]  # the taps that are its output
+    sums: dict[str, tuple[str, str]]  # as `_find_sums` returns them
+
+    @property
+    def taps(self) -> list[str]:
+        """All its taps, those that are its output last."""
+        return [*(tap for tap in self.targets if tap not in self.at_end), *self.at_end]
+
+    def gradient(
+        self, targets: Sequence[tf.Tensor], upstreams: Sequence[tf.Tensor], tap: str
+    ) -> tf.Tensor:
+        """Float32 gradient of targets, weighted by `upstreams`, with respect to the source."""
+        # A layer of mixed precision has targets of its own dtype, and their weights are float32.
+        weights = [tf.cast(x, target.dtype) for x, target in zip(upstreams, targets, strict=True)]
+        gradient = self.tape.gradient(list(targets), self.source, output_gradients=weights)
+        if gradient is None:
+            raise ValueError(
+                f"{tap!r} has no gradient with respect to the images. A function must compute "
+                "its layers with TensorFlow, not with NumPy or PyTorch."
+            )
+        return tf.cast(gradient, tf.float32)
+
+
+def run_pieces(
+    features: Features, images: tf.Tensor, target: Target, separate: bool = False
+) -> list[Piece]:
+    """The pieces of a pass; `target` is a function of a tap and its value to (example, channel).
+
+    Except for the last one, the gradient of a piece can be taken only once in a graph, unless the
+    gradients are `separate`.
+    """
+    features.require_shape(images.shape)
+    require_float_input(features)
+    segments = features.segments()
+    pieces, source, before = [], images, {}
+    for segment in segments:
+        is_last = segment is segments[-1]
+        # A persistent tape also differentiates the intermediates of the functions that compute
+        # norms, for derivatives of higher order, which takes half of the time of a ResNet.
+        is_persistent = is_last or separate or tf.executing_eagerly()
+        with tf.GradientTape(is_persistent, watch_accessed_variables=False) as tape:
+            tape.watch(source)
+            taps, end = segment(source)
+            taps = layers_of_examples(taps, images, features.name)
+            targets = {tap: target(tap, value) for tap, value in taps.items()}
+        at_end = tuple(tap for tap, value in taps.items() if value is end)
+        sums = _find_sums(taps, before)
+        pieces.append(Piece(tape, source, end, targets, at_end, sums))
+        source = cast(tf.Tensor, end)  # which only the last piece lacks
+        before = {tap: taps[tap] for tap in at_end}
+    return pieces
+
+
+def absolute_gradients(
+    pieces: list[Piece], channels: str | int, seed: int, levels: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Mean over channels of absolute gradients, summed over examples, by tap: (row, column).
+
+    Sampled channels follow from the levels of the images.
+    """
+    rows = propagated(pieces)
+    widths = {tap: t.shape[1] for piece in pieces for tap, t in piece.targets.items()}
+    of_width = _weights(levels, {widths[row.tap] for row in rows}, channels, seed)
+    weights = {row.tap: of_width[widths[row.tap]] for row in rows}
+    # Layers of fewer channels take part in fewer rounds of the loop.
+    counts = np.array([rows_of_tap.shape[0] for rows_of_tap in weights.values()])
+    rounds = int(counts.max())
+    padded = {
+        tap: tf.pad(w, ((0, rounds - count), (0, 0), (0, 0)))
+        for (tap, w), count in zip(weights.items(), counts, strict=True)
+    }
+    needed = tf.constant(np.arange(rounds)[:, None] < counts)
+    names = names_of(rows)
+
+    def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        weights = {tap: w[index] for tap, w in padded.items()}
+        some = None if counts.min() == rounds else needed[index]
+        fields = _weighted_gradients(pieces, rows, weights, some, _sum_channels_and_examples)
+        return index + 1, total + fields
+
+    images = pieces[0].source
+    shape = tf.TensorShape([len(names), *images.shape[1:3]])
+    start = tf.zeros(tf.concat([[len(names)], tf.shape(images)[1:3]], axis=0))
+    _, total = tf.while_loop(
+        lambda index, total: index < rounds,
+        add,
+        (tf.constant(0), tf.ensure_shape(start, shape)),
+        parallel_iterations=1,
+    )
+    # The mean over the channels of each layer.
+    by_tap = [count for row, count in zip(rows, counts, strict=True) for _ in names_of([row])]
+    mean = total / tf.constant(np.array(by_tap)[:, None, None], tf.float32)
+    return dict(zip(names, tf.unstack(mean), strict=True))
+
+
+def names_of(rows: Sequence[Propagated]) -> list[str]:
+    """The taps whose gradients `_weighted_gradients` returns, in its order."""
+    return [tap for row in rows for tap in (row.tap, row.total) if tap]
+
+
+def _weights(
+    images: tf.Tensor, widths: set[int], channels: str | int, seed: int
+) -> dict[int, tf.Tensor]:
+    """Weights of channels in each gradient that is taken, by number of channels of a layer.
+
+    The weights have shape (gradient, example or 1, channel).
+    """
+    if channels == "sum":
+        return {width: tf.ones((1, 1, width)) for width in widths}
+    if channels == "all":
+        return {width: tf.eye(width)[:, None] for width in widths}
+    # Each image has channels of its own, whatever its batch: at the same cost, the mean over images
+    # has a smaller error than with the same few channels for all of them.
+    # Channels are ordered by a hash in integers: random numbers of XLA and of TensorFlow differ.
+    factors_of_widths = {
+        width: np.random.default_rng((seed, width)).integers(1, PRIME, (width, 2))
+        for width in widths
+    }
+
+    def sampled(key: tf.Tensor) -> dict[int, tf.Tensor]:
+        drawn = {}
+        for width, factors_of_channels in factors_of_widths.items():
+            hashes = tf.reduce_sum(key * tf.constant(factors_of_channels, tf.int64), axis=1)
+            order = tf.argsort(tf.math.floormod(hashes, PRIME))
+            drawn[width] = tf.one_hot(order[:channels], width)
+        return drawn
+
+    spec = {width: tf.TensorSpec((min(channels, width), width)) for width in widths}
+    of_images = draw_for_images(images, seed, sampled, spec)
+    return {width: tf.transpose(x, (1, 0, 2)) for width, x in of_images.items()}
+
+
+def _weighted_gradients(
+    pieces: Sequence[Piece],
+    rows: Sequence[Propagated],
+    weights: dict[str, Any],
+    needed: tf.Tensor | None,
+    reduce: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """Reduced gradients (tap, ...) of `names_of(rows)`; those of rows not `needed` are zero."""
+    images = pieces[0].source
+    adds, kinds = any(row.total for row in rows), tf.constant([row.kind for row in rows])
+
+    def write(
+        place: tf.Tensor, fields: tf.TensorArray, running: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.TensorArray, tf.Tensor]:
+        if needed is None:
+            gradient = _gradient_of_row(pieces, rows, weights, place)
+        else:
+            gradient = tf.cond(
+                needed[place],
+                lambda: _gradient_of_row(pieces, rows, weights, place),
+                lambda: tf.zeros_like(images, tf.float32),
+            )
+        if adds:
+            kept = tf.where(kinds[place] == STARTS, gradient, running)
+            running = tf.where(kinds[place] == ADDS, running + gradient, kept)
+        both = [gradient, running] if adds else [gradient]
+        fields = fields.write(place, tf.stack([reduce(each) for each in both]))
+        return place + 1, fields, tf.ensure_shape(running, images.shape)
+
+    _, fields, _ = tf.while_loop(
+        lambda place, *_: place < len(rows),
+        write,
+        (tf.constant(0), tf.TensorArray(tf.float32, len(rows)), tf.zeros_like(images)),
+        parallel_iterations=1,  # all at once fill the memory
+    )
+    every = fields.stack()
+    pairs = [every[place, i] for place, row in enumerate(rows) for i in range(len(names_of([row])))]
+    return tf.stack(pairs)
+
+
+def _gradient_of_row(
+    pieces: Sequence[Piece],
+    rows: Sequence[Propagated],
+    weights: dict[str, Any],
+    place: tf.Tensor,
+) -> tf.Tensor:
+    """The gradient of the row at `place` with respect to the images.
+
+    It goes down from piece to piece. One backward pass is traced for each piece and serves all
+    rows: the weights of taps of other rows are zero. Pieces above a row are skipped.
+    """
+    gradient, number = None, len(rows)
+    for piece in reversed(pieces):
+        names = [row.tap for row in rows if row.tap in piece.targets]
+        number -= len(names)  # of rows in the pieces below
+        if gradient is None and not names:
+            continue
+        targets = [piece.targets[tap] for tap in names]
+        upstreams = [tf.broadcast_to(weights[tap], tf.shape(piece.targets[tap])) for tap in names]
+        if piece.end is None:
+            # No other gradient goes through the last piece, which is the whole model of a function:
+            # each of its taps has a backward pass of its own, which starts at the tap.
+            passes = [
+                partial(piece.gradient, [target], [upstream], tap)
+                for tap, target, upstream in zip(names, targets, upstreams, strict=True)
+            ]
+            passed = partial(tf.switch_case, place - number, passes) if passes[1:] else passes[0]
+        else:
+            upstreams = [tf.where(place == number + i, x, 0.0) for i, x in enumerate(upstreams)]
+            if gradient is not None:
+                targets, upstreams = [piece.end, *targets], [gradient, *upstreams]
+            passed = partial(piece.gradient, targets, upstreams, rows[-1].tap)
+        nothing = partial(tf.zeros_like, piece.source, tf.float32)
+        gradient = tf.cond(place >= number, passed, nothing) if number else passed()
+        gradient = tf.ensure_shape(gradient, piece.source.shape)
+    return cast(tf.Tensor, gradient)
+
+
+def _sum_channels(gradient: tf.Tensor) -> tf.Tensor:
+    """Absolute gradients of images, summed over their channels: (example, row, column)."""
+    return tf.reduce_sum(tf.abs(gradient), axis=3)
+
+
+def _sum_channels_and_examples(gradient: tf.Tensor) -> tf.Tensor:
+    """Absolute gradients of images, summed over channels and images: (row, column)."""
+    return tf.reduce_sum(_sum_channels(gradient), axis=0)
+
+
+# What the gradient of a tap does to the running one: nothing, takes its place, or is added to it.
+LEAVES, STARTS, ADDS = range(3)
+
+
+@dataclass
+class Propagated:
+    """A tap whose gradient goes down to the images, to which the running one is added or not."""
+
+    tap: str
+    kind: int
+    total: str | None = None  # the tap whose gradient that sum is
+
+
+def propagated(pieces: Sequence[Piece]) -> list[Propagated]:
+    """The taps that go down to the images, lowest first; gradients of sums follow from these."""
+    skips = {skip for piece in pieces for _, skip in piece.sums.values()}
+    rows, running = [], None
+    for piece in pieces:
+        for tap in piece.taps:
+            branch, skip = piece.sums.get(tap, (None, None))
+            if branch and skip == running and rows[-1].tap == branch:
+                rows[-1], running = Propagated(branch, ADDS, tap), tap
+            elif tap in skips:
+                rows, running = [*rows, Propagated(tap, STARTS)], tap
+            else:
+                rows.append(Propagated(tap, LEAVES))
+    return rows
+
+
+def _find_sums(taps: Taps, before: Taps) -> dict[str, tuple[str, str]]:
+    """Taps that the graph adds up of two taps of their shape: dict from sum to (branch, skip)."""
+    if tf.executing_eagerly():
+        return {}  # there is no graph that shows them
+    every, sums = {**before, **taps}, {}
+    names = {value.ref(): tap for tap, value in every.items()}
+    for tap, value in taps.items():
+        terms = list(value.op.inputs) if value.op.type in ("AddV2", "Add") else []
+        added = [names.get(term.ref()) for term in terms]
+        if terms and None not in added and len({tuple(x.shape) for x in (value, *terms)}) == 1:
+            skip, branch = sorted(cast(list[str], added), key=[*every].index)
+            sums[tap] = branch, skip
+    return sums

@@ -13,13 +13,14 @@ from vit_tf.data.labels import batch_labels, require_counted
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
-from vit_tf.features.noise import content_key, key_factors
+from vit_tf.features.noise import draw_for_images
 
-from ..engine.class_scores import ONE_SCORE, require_scores
+from ..engine.class_scores import require_scores
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.preparation import ImagesLike, prepare, score_layer
 from ..engine.results import dataset_of, facts_of, pack_correct, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
+from ..statistics.intervals import mean_and_error
 
 DROP = "patch drop"
 SALIENT, OTHERS = "occlusion of salient patches", "occlusion of other patches"
@@ -124,8 +125,12 @@ def robustness(
         labelled=True,
     )
     scores = score_layer(features, scores)
-    statistic = robustness_statistic(features, scores, patch_size, strengths, seed)
-    return evaluate(statistic, batches, features, description="robustness")
+    return evaluate(
+        robustness_statistic(features, scores, patch_size, strengths, seed),
+        batches,
+        features,
+        description="robustness",
+    )
 
 
 @statistic_of(robustness)
@@ -149,26 +154,27 @@ def robustness_statistic(
         )
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        num_classes = require_scores(taps, scores, [0])
-        if num_classes < 2:
-            raise ValueError(ONE_SCORE.format(f"{scores!r} of a single class"))
+        num_classes = require_scores(taps, scores, [0, 1])
         labels, label_counts = batch_labels(labels, num_classes)
         images = tf.cast(images, tf.float32)
-        every = perturbed(images, patch_size, strengths, seed)
         grids = [cells for cells in GRIDS if all(size % cells == 0 for size in images.shape[1:3])]
         every = tf.concat(
-            [every, *(shuffled(images, cells, seed)[None] for cells in grids)], axis=0
+            [
+                perturbed(images, patch_size, strengths, seed),
+                *(shuffled(images, cells, seed)[None] for cells in grids),
+            ],
+            axis=0,
         )
 
         def is_correct(values: tf.Tensor) -> tf.Tensor:
-            answers = tf.argmax(tf.cast(values, tf.float32), axis=-1)
-            return tf.cast(answers == labels, tf.float32)
+            predicted = tf.argmax(tf.cast(values, tf.float32), axis=-1)
+            return tf.cast(predicted == labels, tf.float32)
 
         # A loop, whose graph has the model once.
-        answers = tf.map_fn(lambda batch: is_correct(features(batch)[scores]), every)
-        correct = tf.concat([is_correct(taps[scores])[None], answers], axis=0)
+        changed = tf.map_fn(lambda batch: is_correct(features(batch)[scores]), every)
+        correct = tf.concat([is_correct(taps[scores])[None], changed], axis=0)
         return {
-            "rows": {"correct": tf.transpose(correct)},
+            "rows": tf.transpose(correct),
             "finite": tf.reduce_sum(tf.cast(taps[scores], tf.float32)),
             "label_counts": label_counts,
             "num_classes": num_classes,
@@ -181,55 +187,49 @@ def robustness_statistic(
         examples, num_classes = int(totals["examples"]), mean_per_batch(totals, "num_classes")
         require_finite("robustness", [totals["finite"]], [scores])
         require_counted(totals["label_counts"], examples, num_classes)
-        correct = totals["rows"]["correct"].astype(np.float64)
-        intact = correct[:, 0]
-        shape = (examples, len(PERTURBATIONS), len(strengths))
-        grids = mean_per_batch(totals, "grids")
-        correct, shuffled_correct = np.split(correct[:, 1:], [shape[1] * shape[2]], axis=1)
-        correct = correct.reshape(shape)
-        change = correct - intact[:, None, None]
-        shuffled_change = shuffled_correct - intact[:, None]
+        # Columns are the intact image, then every perturbation and strength, then every grid.
+        grids, num_perturbed = mean_per_batch(totals, "grids"), len(PERTURBATIONS) * len(strengths)
+        intact, correct, shuffled_correct = np.split(
+            totals["rows"].astype(np.float64), [1, 1 + num_perturbed], axis=1
+        )
+        correct = correct.reshape(examples, len(PERTURBATIONS), len(strengths))
+        change, change_error = mean_and_error(correct - intact[..., None])
+        shuffled_change, shuffled_error = mean_and_error(shuffled_correct - intact)
         # The mean accuracy over strengths from 0 on, by the trapezoidal rule.
-        curves = np.concatenate([np.repeat(intact[:, None, None], shape[1], 1), correct], axis=2)
-        area = np.trapezoid(curves, (0.0, *strengths), axis=2) / strengths[-1]
-        dims = ("perturbation", "strength")
-
-        def error(values: np.ndarray) -> np.ndarray | float:
-            return values.std(axis=0, ddof=1) / np.sqrt(examples) if examples > 1 else np.nan
-
-        words = {"long_name": "images that are classified correctly, packed"}
+        starts = np.broadcast_to(intact[..., None], (*correct.shape[:2], 1))
+        curves = np.concatenate([starts, correct], axis=2)
+        area, area_error = mean_and_error(
+            np.trapezoid(curves, (0.0, *strengths), axis=2) / strengths[-1]
+        )
+        dims, words = ("perturbation", "strength"), "standard error of the change in accuracy"
         variables = {
             "accuracy": variable(dims, correct.mean(axis=0), "accuracy"),
-            "accuracy_change": variable(dims, change.mean(axis=0), "change in accuracy"),
-            "accuracy_change_stderr": variable(
-                dims, error(change), "standard error of the change in accuracy"
-            ),
+            "accuracy_change": variable(dims, change, "change in accuracy"),
+            "accuracy_change_stderr": variable(dims, change_error, words),
             "shuffled_accuracy": variable(
-                ("grid",), shuffled_correct.mean(axis=0), "accuracy on shuffled images"
+                "grid", shuffled_correct.mean(axis=0), "accuracy on shuffled images"
             ),
             "shuffled_change": variable(
-                ("grid",), shuffled_change.mean(axis=0), "change in accuracy on shuffled images"
+                "grid", shuffled_change, "change in accuracy on shuffled images"
             ),
-            "shuffled_change_stderr": variable(
-                ("grid",), error(shuffled_change), "standard error of the change in accuracy"
-            ),
-            "area": variable(dims[:1], area.mean(axis=0), "mean accuracy over strengths"),
-            "area_stderr": variable(dims[:1], error(area), "standard error of the area"),
+            "shuffled_change_stderr": variable("grid", shuffled_error, words),
+            "area": variable(dims[:1], area, "mean accuracy over strengths"),
+            "area_stderr": variable(dims[:1], area_error, "standard error of the area"),
             "intact_accuracy": variable((), intact.mean(), "accuracy on intact images"),
         }
-        facts = facts_of(
-            features,
-            totals,
-            "accuracy; paired differences over images",
-            patch_size=patch_size,
-            seed=seed,
-            num_classes=num_classes,
-        )
         # Which images are right is kept, for paired comparisons of models.
+        words = {"long_name": "images that are classified correctly, packed"}
         packed = pack_correct(np.moveaxis(correct, 0, -1).astype(bool))
         return dataset_of(
             variables,
-            facts,
+            facts_of(
+                features,
+                totals,
+                "accuracy; paired differences over images",
+                patch_size=patch_size,
+                seed=seed,
+                num_classes=num_classes,
+            ),
             perturbation=list(PERTURBATIONS),
             strength=list(strengths),
             grid=[int(cells) for cells in grids],
@@ -253,24 +253,14 @@ def perturbed(
     sides = (patch_size, patch_size)
     patches = as_patches(images, sides)
     count = patches.shape[1]
-    factors = key_factors(images, seed)
 
-    def random_numbers(image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        key = content_key(image, factors)
-        noise = tf.random.stateless_normal(image.shape, key)
+    def random_numbers(key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        noise = tf.random.stateless_normal(images.shape[1:], key)
         return tf.random.stateless_uniform((count,), key), noise
 
-    # Random numbers follow from the pixels of an image: they do not depend on its batch.
-    uniform, noise = tf.map_fn(
-        random_numbers,
-        images,
-        fn_output_signature=(
-            tf.TensorSpec((count,), tf.float32),
-            tf.TensorSpec(images.shape[1:], tf.float32),
-        ),
-    )
-    contrast = tf.math.reduce_variance(patches, axis=2)
-    contrast = tf.reduce_mean(contrast, axis=-1)
+    spec = tf.TensorSpec((count,), tf.float32), tf.TensorSpec(images.shape[1:], tf.float32)
+    uniform, noise = draw_for_images(images, seed, random_numbers, spec)
+    contrast = tf.reduce_mean(tf.math.reduce_variance(patches, axis=2), axis=-1)
     order = tf.argsort(uniform, axis=1)
     # The rank of a patch is the order in which it is removed: at random, or by its contrast.
     ranks = {
@@ -278,36 +268,32 @@ def perturbed(
         SALIENT: tf.argsort(tf.argsort(-contrast, axis=1, stable=True), axis=1),
         OTHERS: tf.argsort(tf.argsort(contrast, axis=1, stable=True), axis=1),
     }
+    # Patches become zero, from the lowest rank on.
+    changed = []
+    for rank in ranks.values():
+        for strength in strengths:
+            is_kept = tf.cast(rank >= round(strength * count), tf.float32)
+            changed.append(as_images_again(patches * is_kept[..., None, None], images, sides))
+    # Noise has the standard deviation of its image, times the strength.
     low = low_frequencies(noise)
     scale = tf.math.reduce_std(images, axis=(1, 2, 3), keepdims=True)
-    # Patches become zero; noise has the standard deviation of its image, times the strength.
-    every = []
-    for name in PERTURBATIONS:
-        for strength in strengths:
-            number = round(strength * count)
-            if name in ranks:
-                is_kept = tf.cast(ranks[name] >= number, tf.float32)
-                images_now = as_images_again(patches * is_kept[..., None, None], images, sides)
-            else:
-                band = low if name == LOW else noise - low
-                size = tf.math.reduce_std(band, axis=(1, 2, 3), keepdims=True)
-                images_now = images + strength * scale * band / size
-            every.append(images_now)
-    return tf.stack(every)
+    for band in (low, noise - low):
+        size = tf.math.reduce_std(band, axis=(1, 2, 3), keepdims=True)
+        changed += [images + strength * scale * band / size for strength in strengths]
+    return tf.stack(changed)
 
 
 def shuffled(images: tf.Tensor, grid: int, seed: int) -> tf.Tensor:
     """Images whose `grid` x `grid` cells are permuted at random."""
     sides = [size // grid for size in images.shape[1:3]]
     cells = as_patches(images, sides)
-    factors = key_factors(images, seed + 1)  # other numbers than those of `perturbed`
 
-    def permutation(image: tf.Tensor) -> tf.Tensor:
-        uniform = tf.random.stateless_uniform((grid * grid,), content_key(image, factors))
-        return tf.argsort(uniform)
+    def permutation(key: tf.Tensor) -> tf.Tensor:
+        return tf.argsort(tf.random.stateless_uniform((grid * grid,), key))
 
     spec = tf.TensorSpec((grid * grid,), tf.int32)
-    order = tf.map_fn(permutation, images, fn_output_signature=spec)
+    # Other numbers than those of `perturbed`.
+    order = draw_for_images(images, seed + 1, permutation, spec)
     return as_images_again(tf.gather(cells, order, axis=1, batch_dims=1), images, sides)
 
 

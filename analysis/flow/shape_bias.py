@@ -83,8 +83,9 @@ def shape_bias(
         model, images, kind="scores", layers=layers, detail=detail, scores=scores
     )
     scores = score_layer(features, scores)
-    statistic = shape_bias_statistic(features, scores)
-    return evaluate(statistic, batches, features, description="shape bias")
+    return evaluate(
+        shape_bias_statistic(features, scores), batches, features, description="shape bias"
+    )
 
 
 @statistic_of(shape_bias)
@@ -114,22 +115,21 @@ def shape_bias_statistic(features: Features, scores: str = "logits") -> Statisti
         rows, num_classes = totals["rows"], mean_per_batch(totals, "num_classes")
         require_finite("the shape bias", [np.where(rows["is_finite"], 0, np.nan)], [scores])
         labels = rows["labels"].astype(np.int64)
-        # Classes are named by the model, or numbered; pairs of kinds are put in the model's order.
-        names = features.facts.class_names
-        names = [str(name) for name in names][:num_classes]
+        # Without class names, classes are numbered.
+        names = list(map(str, features.facts.class_names or range(num_classes)))[:num_classes]
         if len(names) != num_classes:
             names = list(map(str, range(num_classes)))
         require_pairs(labels, num_classes)
+        # Labels of synthetic shapes are numbers of kinds, which a model may have in another order.
         if sorted(names) == sorted(KINDS):
             labels = np.array([names.index(kind) for kind in KINDS])[labels]
         # Decisions for the shape or the texture, over all images and for each class of shapes.
         is_shape, is_texture = (rows["predicted"] == labels[:, side] for side in (0, 1))
-        of_class = labels[:, 0] == np.arange(num_classes)[:, None]
+        of_classes = [labels[:, 0] == number for number in range(num_classes)]
         bias_by_class = np.array(
-            [bias_of(is_shape[is_of_class], is_texture[is_of_class]) for is_of_class in of_class]
+            [bias_with_interval(is_shape[images], is_texture[images]) for images in of_classes]
         )
-        value, low, high = bias_of(is_shape, is_texture)
-        shares = [is_shape.mean(), is_texture.mean(), 1 - (is_shape | is_texture).mean()]
+        value, low, high = bias_with_interval(is_shape, is_texture)
         words = "share of shape decisions among those for shape or texture"
         ends = {"low": "lower end of its 95 % CI", "high": "upper end of its 95 % CI"}
         variables = {
@@ -139,11 +139,18 @@ def shape_bias_statistic(features: Features, scores: str = "logits") -> Statisti
             "class_shape_bias": variable(("class",), bias_by_class[:, 0], words),
             "class_low": variable(("class",), bias_by_class[:, 1], ends["low"]),
             "class_high": variable(("class",), bias_by_class[:, 2], ends["high"]),
-            "decisions": variable(("decision",), shares, "share of images"),
+            "decisions": variable(
+                ("decision",),
+                [is_shape.mean(), is_texture.mean(), 1 - (is_shape | is_texture).mean()],
+                "share of images",
+            ),
         }
-        facts = facts_of(features, totals, "Wilson's interval over decisions", scores=scores)
-        coords = {"class": names, "decision": list(DECISIONS)}
-        return dataset_of(variables, facts, **coords)
+        return dataset_of(
+            variables,
+            facts_of(features, totals, "Wilson's interval over decisions", scores=scores),
+            decision=list(DECISIONS),
+            **{"class": names},
+        )
 
     return Statistic(step, finish, with_labels=True)
 
@@ -162,8 +169,8 @@ def require_pairs(labels: np.ndarray, num_classes: int) -> None:
         )
 
 
-def bias_of(is_shape: np.ndarray, is_texture: np.ndarray) -> tuple[float, float, float]:
-    """Share of shape decisions among those for shape or texture, and its interval."""
+def bias_with_interval(is_shape: np.ndarray, is_texture: np.ndarray) -> tuple[float, float, float]:
+    """Share of shape decisions among those for shape or texture, and both ends of its 95 % CI."""
     shape, both = int(is_shape.sum()), int((is_shape | is_texture).sum())
     if not both:
         return np.nan, np.nan, np.nan

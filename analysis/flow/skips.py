@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf import TokenGrid
 from vit_tf.common.names import format_list
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
@@ -28,11 +27,14 @@ from ..engine.results import (
     dataset_of,
     facts_of,
     mean_of,
+    mean_over_batches,
     provenance,
     require_finite,
     variable,
 )
 from ..engine.stream import Statistic, Totals, evaluate
+
+PARTS = ("cls", "spatial", "all")  # tokens whose mean ratio is kept without each batch
 
 
 @measurement("skips")
@@ -92,20 +94,68 @@ def skip_ratio(
     features, batches = prepare(model, images, kind="skips", layers=layers, detail=detail)
     if grid is not None:
         grid = complete_grid(features, batches, grid, _num_tokens)
-    statistic = skip_ratio_statistic(features, grid)
-    return evaluate(statistic, batches, features, description="skip ratios")
+    return evaluate(
+        skip_ratio_statistic(features, grid), batches, features, description="skip ratios"
+    )
 
 
 @statistic_of(skip_ratio)
 def skip_ratio_statistic(features: Features, grid: PartialGrid = None) -> Statistic[xr.Dataset]:
     """The `Statistic` of `skip_ratio`."""
     model_grid = features.facts.grid
-    if grid is None:
-        return _statistic(features, model_grid)
-    token_grid = require_grid(features, grid)
-    if model_grid is not None and token_grid.prefix != model_grid.prefix:
+    token_grid = model_grid if grid is None else require_grid(features, grid)
+    prefix = token_grid.prefix if token_grid else 0
+    if model_grid and prefix != model_grid.prefix:
         raise_contradiction(model_grid, grid)
-    return _statistic(features, token_grid)
+
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        ratios = {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()}
+        parts = [_summed_parts(x, prefix) for x in ratios.values()]
+        return {
+            "ratios": ratios,
+            "rows": tf.stack(parts, axis=1)[None],
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    def finish(totals: Totals) -> xr.Dataset:
+        sites, summed = list(totals["ratios"]), list(totals["ratios"].values())
+        require_finite("skip ratios", summed, sites)
+        # Sites with fewer tokens than others have NaN at the positions that they lack.
+        padded = np.full((2, len(sites), max(site.shape[1] for site in summed)), np.nan)
+        for index, (*ratios, count, _) in enumerate(summed):
+            padded[:, index, : len(count)] = mean_of(np.array(ratios), count)
+        # Tokens whose branch is zero have no ratio, and are counted as left out.
+        counted = sum(count.sum() for _, _, count, _ in summed)
+        possible = totals["examples"] * sum(len(count) for _, _, count, _ in summed)
+        negative = [share.mean() / totals["examples"] for *_, share in summed]
+        # The mean ratio of parts of the tokens is also kept without each batch.
+        part_ratio, _, without_each = mean_over_batches(totals["rows"])
+        dims, words = ("layer", "token"), "|skip| / |branch|, mean over tokens"
+        variables = {
+            "norm_ratio": variable(dims, padded[0], "|skip| / |branch|"),
+            "cosine": variable(dims, padded[1], "cosine of skip and branch"),
+            "negative_share": variable("layer", negative, "share of values below 0"),
+            "part_ratio": variable(("layer", "part"), part_ratio, words),
+        }
+        if len(without_each) > 1:
+            variables["leave_one_out"] = variable(
+                ("batch", "layer", "part"), without_each, f"{words}, without each batch"
+            )
+        return dataset_of(
+            variables,
+            facts_of(
+                features,
+                totals,
+                "mean over examples of the ratio at each token",
+                left_out=float(1 - counted / possible),
+                **({"prefix": prefix} if token_grid else {}),
+            ),
+            layer=sites,
+            part=list(PARTS),
+        )
+
+    return Statistic(step, finish)
 
 
 @measurement("skips")
@@ -145,8 +195,7 @@ def branch_norms(
     features, batches = prepare(
         model, images, kind="skips", layers=layers, detail=detail, keep_order=True
     )
-    statistic = branch_norms_statistic(features)
-    return evaluate(statistic, batches, features, description="norms")
+    return evaluate(branch_norms_statistic(features), batches, features, description="norms")
 
 
 @statistic_of(branch_norms)
@@ -173,8 +222,9 @@ def branch_norms_statistic(features: Features) -> Statistic[xr.Dataset]:
             name: variable(dims, values, f"|{name}|", "activation")
             for name, values in zip(names, both, strict=True)
         }
-        facts = provenance(features, examples, 1, estimator=EACH_IMAGE)
-        return dataset_of(variables, facts, layer=sites)
+        return dataset_of(
+            variables, provenance(features, examples, 1, estimator=EACH_IMAGE), layer=sites
+        )
 
     return Statistic(step, finish)
 
@@ -185,67 +235,11 @@ def _num_tokens(taps: Taps) -> int:
     return as_tokens(f"{site}/skip", skip).shape[1]
 
 
-def _statistic(features: Features, grid: TokenGrid | None) -> Statistic[xr.Dataset]:
-    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
-        ratios = {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()}
-        prefix = 0 if grid is None else grid.prefix
-        parts = tf.stack([_summed_parts(x, prefix) for x in ratios.values()])
-        return {
-            "ratios": ratios,
-            "rows": parts[None],
-            "examples": tf.shape(images)[0],
-            "batches": 1,
-        }
-
-    return Statistic(step, lambda totals: _means(totals, features, grid))
-
-
-def _means(totals: Totals, features: Features, grid: TokenGrid | None) -> xr.Dataset:
-    """The result of `skip_ratio`, from what the steps add up to."""
-    sites, summed = list(totals["ratios"]), list(totals["ratios"].values())
-    require_finite("skip ratios", summed, sites)
-    # Sites with fewer tokens than others have NaN at the positions that they lack.
-    tokens = max(site.shape[1] for site in summed)
-    padded = np.full((2, len(sites), tokens), np.nan)
-    for index, (*ratios, count, _) in enumerate(summed):
-        padded[:, index, : len(count)] = mean_of(np.array(ratios), count)
-    # Tokens whose branch is zero have no ratio, and are counted as left out.
-    counted = sum(count.sum() for _, _, count, _ in summed)
-    possible = totals["examples"] * sum(len(count) for _, _, count, _ in summed)
-    negative = [share.mean() / totals["examples"] for *_, share in summed]
-    prefix = {} if grid is None else {"prefix": grid.prefix}
-    dims = ("layer", "token")
-    variables = {
-        "norm_ratio": variable(dims, padded[0], "|skip| / |branch|"),
-        "cosine": variable(dims, padded[1], "cosine of skip and branch"),
-        "negative_share": variable(("layer",), np.array(negative), "share of values below 0"),
-    } | _ratios_of_parts(totals["rows"].astype(np.float64))
-    estimator = "mean over examples of the ratio at each token"
-    left_out = float(1 - counted / possible)
-    facts = facts_of(features, totals, estimator, left_out=left_out, **prefix)
-    return dataset_of(variables, facts, layer=sites, part=list(PARTS))
-
-
-PARTS = ("cls", "spatial", "all")  # tokens whose mean ratio is kept without each batch
-
-
 def _summed_parts(ratios: tf.Tensor, prefix: int) -> tf.Tensor:
-    """Summed ratio of `PARTS` of the tokens, and the number that have one: (part, 2)."""
-    sums = tf.stack([ratios[0], ratios[2]], axis=1)
-    parts = sums[: min(prefix, 1)], sums[prefix:], sums
-    return tf.stack([tf.reduce_sum(part, axis=0) for part in parts])
-
-
-def _ratios_of_parts(batches: np.ndarray) -> dict[str, tuple]:
-    """Mean ratio of parts of the tokens, also without each batch, from (batch, layer, part, 2)."""
-    dims = ("layer", "part")
-    words = "|skip| / |branch|, mean over tokens"
-    total = batches.sum(axis=0)
-    parts = {"part_ratio": variable(dims, mean_of(*np.moveaxis(total, -1, 0)), words)}
-    if len(batches) > 1:
-        rest = mean_of(*np.moveaxis(total - batches, -1, 0))
-        parts["leave_one_out"] = variable(("batch", *dims), rest, f"{words}, without each batch")
-    return parts
+    """Summed ratio of `PARTS` of the tokens, and the number that have one: (2, part)."""
+    sums = tf.stack([ratios[0], ratios[2]])
+    parts = sums[:, : min(prefix, 1)], sums[:, prefix:], sums
+    return tf.stack([tf.reduce_sum(part, axis=1) for part in parts], axis=1)
 
 
 def _pairs(taps: Taps) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,13 +17,14 @@ from vit_tf.features.features import Features, Taps
 from vit_tf.features.keras_features import KerasFeatures
 from vit_tf.features.tokens import TokenGrid
 
+from ..engine.least_squares import ridge_inverse
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import as_maps, require_grid
 from ..engine.preparation import ImagesLike, prepare_images, read_model, score_layer
 from ..engine.results import layer_names, model_name, require_finite
 from ..engine.stream import Statistic, evaluate, sum_statistic
 from ..engine.traces import keep, reusable
-from .ablation import effects, effects_statistic, require_submodel
+from .ablation import effects_statistic, measure_effects, require_submodel
 
 # The tensors of the parts of a sequence, by layer.
 Parts: TypeAlias = dict[str, dict[str, tf.Tensor]]
@@ -111,8 +111,9 @@ def stitching(
         read_model(features_x, "stitched", layers, images=images),
         read_model(features_y, "lens", layers, images=images),
     ]
-    sets = {"train": train, "images": images}
-    (x, y), (train, images) = prepare_images(read, sets, scores=[scores], labelled=["images"])
+    (x, y), (train, images) = prepare_images(
+        read, {"train": train, "images": images}, scores=[scores], labelled=["images"]
+    )
     scores = score_layer(y, scores)
     if l2 < 0:
         raise ValueError(f"Expected l2 to be at least 0. Received: l2={l2}")
@@ -121,25 +122,22 @@ def stitching(
     grid = require_grid(y, None)
     sources = {"": x}
     if isinstance(x, KerasFeatures):
-        sources[UNTRAINED] = keep(x, ["untrained copy"], partial(_untrained, x))
+        sources[UNTRAINED] = keep(
+            x, ["untrained copy"], lambda: x.with_model(vit_tf.reinitialize(x.source))
+        )
 
     # A first pass sums what the linear maps between all pairs of layers are fitted on.
     statistic = _moments_statistic(y, sources, layers_y, grid_x, grid)
-    checked = x, y
-    totals = evaluate(statistic, train, description="stitching maps", checked=checked)
+    totals = evaluate(statistic, train, description="stitching maps", checked=(x, y))
     names_x = list(totals["x"])
-    means = [totals["x"][layer][part]["sum"] for layer in names_x for part in totals["x"][layer]]
-    require_finite("stitching", means, [layer for layer in names_x for _ in totals["x"][layer]])
-    maps = {
-        which: tuple(values.astype("float32") for values in fitted)
-        for which, fitted in fitted_maps(totals, l2).items()
-    }
+    sums = [np.concatenate([p["sum"] for p in parts.values()]) for parts in totals["x"].values()]
+    require_finite("stitching", sums, names_x)
     # A second pass replaces each layer of the second model by a mapped layer of the first.
     cells = [(layer, other) for layer in names_x for other in layers_y]
     statistic = _stitched_statistic(y, sources, cells, grid_x=grid_x, grid=grid, scores=scores)
-    result = effects(
+    result = measure_effects(
         y,
-        replace(statistic, state=maps),
+        replace(statistic, state=fitted_maps(totals, l2)),
         cells,
         ("layer_x", "layer_y"),
         images,
@@ -150,11 +148,6 @@ def stitching(
         model_y=model_name(y),
     )
     return _with_nulls(result)
-
-
-def _untrained(features: KerasFeatures) -> Features:
-    """The same layers of a randomly initialized copy."""
-    return features.with_model(vit_tf.reinitialize(features.source))
 
 
 def _with_nulls(result: xr.Dataset) -> xr.Dataset:
@@ -272,34 +265,39 @@ def parts_of(taps: Taps, token_grid: TokenGrid | None, grid: TokenGrid) -> Parts
 def moments(x: Parts, y: Parts) -> dict[str, Any]:
     """Sums over the tokens of a batch from which linear maps of layers x to layers y follow."""
 
-    def flat(values: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.reshape(values, (-1, values.shape[-1])), tf.float64)
-
-    def own(parts: dict[str, tf.Tensor]) -> dict[str, dict[str, tf.Tensor]]:
+    def flat(parts: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """All tokens (token, channel) of each part of the sequence, in float64."""
         return {
-            part: {
-                "sum": tf.reduce_sum(flat(values), axis=0),
-                "products": tf.matmul(flat(values), flat(values), transpose_a=True),
-                "count": tf.shape(flat(values))[0],
-            }
+            part: tf.cast(tf.reshape(values, (-1, values.shape[-1])), tf.float64)
             for part, values in parts.items()
         }
 
+    flat_x, flat_y = ({layer: flat(parts) for layer, parts in side.items()} for side in (x, y))
     return {
-        "x": {layer: own(parts) for layer, parts in x.items()},
+        "x": {
+            layer: {
+                part: {
+                    "sum": tf.reduce_sum(values, axis=0),
+                    "products": tf.matmul(values, values, transpose_a=True),
+                    "count": tf.shape(values)[0],
+                }
+                for part, values in parts.items()
+            }
+            for layer, parts in flat_x.items()
+        },
         "y": {
-            layer: {part: tf.reduce_sum(flat(values), axis=0) for part, values in parts.items()}
-            for layer, parts in y.items()
+            layer: {part: tf.reduce_sum(values, axis=0) for part, values in parts.items()}
+            for layer, parts in flat_y.items()
         },
         "both": {
             layer: {
                 other: {
-                    part: tf.matmul(flat(values), flat(y[other][part]), transpose_a=True)
+                    part: tf.matmul(values, parts_y[part], transpose_a=True)
                     for part, values in parts.items()
                 }
-                for other in y
+                for other, parts_y in flat_y.items()
             }
-            for layer, parts in x.items()
+            for layer, parts in flat_x.items()
         },
     }
 
@@ -313,15 +311,12 @@ def fitted_maps(
         for part, own in parts.items():
             count, mean = own["count"], own["sum"] / own["count"]
             covariance = own["products"] - count * np.outer(mean, mean)
-            penalty = l2 * np.trace(covariance) / len(mean)
-            # An unpenalized fit of channels that are dependent is that of the least norm.
-            inverse = np.linalg.pinv(
-                covariance + penalty * np.eye(len(mean)), rcond=1e-12, hermitian=True
-            )
+            inverse = ridge_inverse(covariance, l2)
             for other, sums in totals["both"][layer].items():
                 mean_y = totals["y"][other][part] / count
                 matrix = inverse @ (sums[part] - count * np.outer(mean, mean_y))
-                maps[layer, other, part] = matrix, mean_y - mean @ matrix
+                fitted = matrix, mean_y - mean @ matrix
+                maps[layer, other, part] = tuple(x.astype(np.float32) for x in fitted)
     return maps
 
 

@@ -22,9 +22,9 @@ from ..engine.results import (
     array_of,
     dataset_of,
     facts_of,
-    mean_of,
+    mean_over_batches,
     provenance,
-    require_finite,
+    stack_layers,
     variable,
 )
 from ..engine.stream import Statistic, Totals, evaluate
@@ -94,8 +94,12 @@ def attention_distance(
     """
     features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
     grid = complete_grid(features, batches, grid, num_attended)
-    statistic = attention_distance_statistic(features, grid)
-    return evaluate(statistic, batches, features, description="attention distance")
+    return evaluate(
+        attention_distance_statistic(features, grid),
+        batches,
+        features,
+        description="attention distance",
+    )
 
 
 @statistic_of(attention_distance)
@@ -107,23 +111,25 @@ def attention_distance_statistic(
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         weights = attention_weights(taps, grid)
-        distance = {layer: summed_distance(w, grid) for layer, w in weights.items()}
         return {
-            "distance": distance,
-            "rows": tf.stack([*distance.values()])[None],
+            "rows": {layer: summed_distance(w, grid)[None] for layer, w in weights.items()},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals: Totals) -> xr.DataArray:
-        layers = list(totals["distance"])
-        summed, counted = np.stack(list(totals["distance"].values()), axis=1)
-        require_finite("attention distance", summed, layers)
-        distance = mean_of(summed, counted)
+        layers, batches = stack_layers("attention distance", totals["rows"], axis=2)
+        distance, counted, without_each = mean_over_batches(batches)
         left_out = totals["examples"] * grid.num_spatial - counted
-        estimator = "attention-weighted Euclidean distance between token centres"
-        facts = facts_of(features, totals, estimator, **vars(grid))
-        result = array_of(
+        facts = facts_of(
+            features,
+            totals,
+            "attention-weighted Euclidean distance between token centres",
+            **vars(grid),
+        )
+        if len(batches) > 1:
+            facts["leave_one_out"] = without_each.ravel()
+        return array_of(
             "attention_distance",
             distance,
             DIMS,
@@ -132,11 +138,6 @@ def attention_distance_statistic(
             layer=layers,
             left_out=(DIMS, left_out.astype(int), LEFT_OUT),
         )
-        batches = np.moveaxis(totals["rows"].astype(np.float64), 2, 0)  # sum and count, first axis
-        if len(totals["rows"]) < 2:
-            return result
-        rest = mean_of(*(batches.sum(axis=1, keepdims=True) - batches))
-        return result.assign_attrs(leave_one_out=rest.ravel())
 
     return Statistic(step, finish)
 
@@ -247,8 +248,9 @@ def attention_rows(
         model, images, kind="attention", layers=layers, detail=detail, keep_order=True
     )
     grid = complete_grid(features, batches, grid, num_attended)
-    statistic = attention_rows_statistic(features, grid)
-    return evaluate(statistic, batches, features, description="attention rows")
+    return evaluate(
+        attention_rows_statistic(features, grid), batches, features, description="attention rows"
+    )
 
 
 @statistic_of(attention_rows)
@@ -261,9 +263,7 @@ def attention_rows_statistic(features: Features, grid: PartialGrid = None) -> St
         return {"rows": {layer: tf.cast(w, tf.float32) for layer, w in weights.items()}}
 
     def finish(totals: Totals) -> xr.Dataset:
-        layers = list(totals["rows"])
-        attention = np.stack(list(totals["rows"].values()), axis=1)
-        require_finite("attention", np.moveaxis(attention, 1, 0), layers)
+        layers, attention = stack_layers("attention", totals["rows"], axis=1)
         dims, distance = ("example", "layer", "head", "query", "key"), _distances(attention, grid)
         parts, mass = (*dims[:-1], "part"), _masses(attention, grid)
         variables = {
@@ -271,8 +271,12 @@ def attention_rows_statistic(features: Features, grid: PartialGrid = None) -> St
             "distance": variable(dims[:-1], distance, "attention distance", "pixels"),
             "mass": variable(parts, mass, "share of the attention"),
         }
-        facts = provenance(features, len(attention), 1, estimator=EACH_IMAGE, **vars(grid))
-        return dataset_of(variables, facts, layer=layers, part=list(MASS))
+        return dataset_of(
+            variables,
+            provenance(features, len(attention), 1, estimator=EACH_IMAGE, **vars(grid)),
+            layer=layers,
+            part=list(MASS),
+        )
 
     return Statistic(step, finish)
 

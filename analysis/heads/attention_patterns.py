@@ -91,8 +91,12 @@ def attention_patterns(
     """
     features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
     grid = complete_grid(features, batches, grid, num_attended)
-    statistic = attention_patterns_statistic(features, grid)
-    return evaluate(statistic, batches, features, description="attention patterns")
+    return evaluate(
+        attention_patterns_statistic(features, grid),
+        batches,
+        features,
+        description="attention patterns",
+    )
 
 
 @statistic_of(attention_patterns)
@@ -117,16 +121,24 @@ def attention_patterns_statistic(
         layers, peak = list(totals["peak"]), list(totals["peak"].values())
         require_finite("attention patterns", peak, layers)
         terms = totals | {"peak": np.stack(peak, axis=1)}
-        estimator = "mean over examples and pairs of heads"
-        attrs = facts_of(features, totals, estimator, **vars(grid))
-        result = _patterns_of(terms, totals["examples"], query_names(grid), layers, attrs)
+        result = _patterns_of(
+            terms,
+            totals["examples"],
+            query_names(grid),
+            layers,
+            facts_of(features, totals, "mean over examples and pairs of heads", **vars(grid)),
+        )
         rest = (
             totals[name] - totals["rows"][name].astype(np.float64)
             for name in ("repetition", "paired")
         )
-        dims = ("batch", *result["repetition"].dims)
-        words = "repetition without each batch of images"
-        return result.assign(leave_one_out=variable(dims, mean_of(*rest), words))
+        return result.assign(
+            leave_one_out=variable(
+                ("batch", *result["repetition"].dims),
+                mean_of(*rest),
+                "repetition without each batch of images",
+            )
+        )
 
     return Statistic(step, finish)
 
@@ -162,8 +174,13 @@ def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
     maps = [attention_maps(mean, query=name).values.reshape(*heads, -1) for name in names]
     maps = tf.constant(np.nan_to_num(np.stack(maps)))
     terms = {name: x.numpy() for name, x in pattern_terms(maps).items()}
-    attrs = mean.attrs | {"estimator": "mean over pairs of heads, of the mean over examples"}
-    return _patterns_of(terms, 1, names, mean["layer"].values.tolist(), attrs)
+    return _patterns_of(
+        terms,
+        1,
+        names,
+        mean["layer"].values.tolist(),
+        mean.attrs | {"estimator": "mean over pairs of heads, of the mean over examples"},
+    )
 
 
 def pattern_terms(maps: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import xarray as xr
 
@@ -23,7 +22,7 @@ from ..engine.results import (
     dataset_of,
     provenance,
     query_position,
-    require_finite,
+    stack_layers,
     variable,
 )
 from ..engine.stream import Statistic, Totals, evaluate
@@ -79,8 +78,9 @@ def attention(
         model, images, kind="attention", layers=layers, detail=detail, keep_order=True
     )
     grid = complete_grid(features, batches, grid, num_attended)
-    statistic = attention_statistic(features, query, grid)
-    return evaluate(statistic, batches, features, description="attention")
+    return evaluate(
+        attention_statistic(features, query, grid), batches, features, description="attention"
+    )
 
 
 @statistic_of(attention)
@@ -105,17 +105,17 @@ def attention_statistic(
         return {"rows": {"maps": maps, "pictures": as_pictures(images, features)}}
 
     def finish(totals: Totals) -> xr.Dataset:
-        maps, pictures = totals["rows"]["maps"], totals["rows"]["pictures"]
-        require_finite("attention", list(maps.values()), list(maps))
-        values = grid.as_map(np.stack(list(maps.values()), axis=1))
+        layers, maps = stack_layers("attention", totals["rows"]["maps"], axis=1)
+        pictures = totals["rows"]["pictures"]
         dims = ("example", "layer", "head", "row", "column")
         variables = {
-            "attention": variable(dims, values, "attention weight"),
+            "attention": variable(dims, grid.as_map(maps), "attention weight"),
             "picture": picture_variable(dims[:1], pictures, "image as the model sees it"),
         }
-        facts = provenance(
-            features, len(values), 1, estimator=EACH_IMAGE, query=query, **vars(grid)
+        return dataset_of(
+            variables,
+            provenance(features, len(maps), 1, estimator=EACH_IMAGE, query=query, **vars(grid)),
+            layer=layers,
         )
-        return dataset_of(variables, facts, layer=list(maps))
 
     return Statistic(step, finish)

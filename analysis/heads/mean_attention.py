@@ -19,12 +19,12 @@ from ..engine.pooling import PartialGrid, complete_grid, require_grid
 from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import (
     CLS,
-    PARTS,
     SPATIAL,
     array_of,
     dataset_of,
     facts_of,
     mean_of,
+    query_position,
     require_finite,
     require_word,
     variable,
@@ -87,8 +87,9 @@ def mean_attention(
     """
     features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
     grid = complete_grid(features, batches, grid, num_attended)
-    statistic = mean_attention_statistic(features, grid)
-    return evaluate(statistic, batches, features, description="mean attention")
+    return evaluate(
+        mean_attention_statistic(features, grid), batches, features, description="mean attention"
+    )
 
 
 @statistic_of(mean_attention)
@@ -115,22 +116,27 @@ def mean_attention_statistic(features: Features, grid: PartialGrid = None) -> St
         require_finite("mean attention", spatial, layers)
         spatial, left_out = mean_of(spatial, counted[..., None]), totals["examples"] - counted
         dims = ("layer", "head", "query")
-        words = "mean attention over the spatial keys"
         variables = {
             "raw": variable((*dims, "key"), raw / totals["examples"], "mean attention"),
-            "spatial": variable((*dims, "spatial_key"), spatial, words),
+            "spatial": variable(
+                (*dims, "spatial_key"), spatial, "mean attention over the spatial keys"
+            ),
             "left_out": (dims, left_out.astype(int), LEFT_OUT),
         }
-        facts = facts_of(features, totals, "mean over examples", **vars(grid))
         keys = np.arange(grid.prefix, grid.num_tokens)
-        return dataset_of(variables, facts, layer=layers, spatial_key=keys)
+        return dataset_of(
+            variables,
+            facts_of(features, totals, "mean over examples", **vars(grid)),
+            layer=layers,
+            spatial_key=keys,
+        )
 
     return Statistic(step, finish)
 
 
 NORMALIZERS = ("queries", "coverage")
 UNITS = {"pixels": "pixels", "unit": "sides of the grid"}
-WORDS = ("long_name", "units")
+TEXT_ATTRIBUTES = ("long_name", "units")
 Coordinates: TypeAlias = dict[str, Any]  # of a result, by dimension, as xarray takes them
 
 
@@ -173,25 +179,29 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
         `plots.plot_aligned_attention`, `mean_attention`, `attention_offset`; page
         measurements/attention/aligned-attention.md.
     """
-    if normalize not in NORMALIZERS:
-        raise ValueError(f"Expected normalize in {NORMALIZERS}. Received: normalize={normalize!r}")
+    require_word(normalize, NORMALIZERS, "normalize")
     grid = grid_of_mean(mean)
-    share, weights, heads = _select_spatial_queries(mean, grid)
+    share, weights, coords = _select_spatial_queries(mean, grid)
     aligned = _aligned_sum(grid.as_map(share * weights[..., None]), grid)
     # Divided by the number of queries, or of the queries that have a key at an offset.
     if normalize == "queries":
         counted = weights.sum(axis=-1)[..., None, None]
     else:
-        everywhere = (*weights.shape, grid.rows, grid.columns)
-        counted = _aligned_sum(np.broadcast_to(weights[..., None, None], everywhere), grid)
+        shape = (*weights.shape, grid.rows, grid.columns)
+        counted = _aligned_sum(np.broadcast_to(weights[..., None, None], shape), grid)
     sides = {"row_offset": grid.rows, "column_offset": grid.columns}
-    coords = {
+    coords |= {
         name: (name, np.arange(1 - side, side) * grid.stride, {"units": "pixels"})
         for name, side in sides.items()
     }
-    words, facts = ("attention by offset from the query", "1"), {"normalize": normalize}
-    dims, values = ("layer", "head", *sides), mean_of(aligned, counted)
-    return array_of("aligned_attention", values, dims, words, mean.attrs | facts, **coords, **heads)
+    return array_of(
+        "aligned_attention",
+        mean_of(aligned, counted),
+        (*DIMS, *sides),
+        ("attention by offset from the query", "1"),
+        mean.attrs | {"normalize": normalize},
+        **coords,
+    )
 
 
 def _aligned_sum(maps: np.ndarray, grid: TokenGrid) -> np.ndarray:
@@ -252,7 +262,7 @@ def attention_offset(aligned: xr.DataArray) -> xr.Dataset:
         name: variable(DIMS, value.values, words, "pixels")
         for name, (value, words) in values.items()
     }
-    attrs = {name: aligned.attrs[name] for name in aligned.attrs if name not in WORDS}
+    attrs = {name: aligned.attrs[name] for name in aligned.attrs if name not in TEXT_ATTRIBUTES}
     labels = {name: coordinate for name, coordinate in aligned.coords.items() if name not in dims}
     return ResultDataset(variables, labels, attrs)
 
@@ -288,8 +298,7 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
         `mean_attention`, `attention_distance`, `plots.plot_mean_distance`; page
         measurements/attention/attention-distance.md.
     """
-    if units not in UNITS:
-        raise ValueError(f"Expected units in {tuple(UNITS)}. Received: units={units!r}")
+    require_word(units, tuple(UNITS), "units")
     grid = grid_of_mean(mean)
     distances = grid.distances()
     if units == "unit":
@@ -298,8 +307,14 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
         distances = np.linalg.norm(centres[:, None] - centres[None], axis=-1)
     share, weights, coords = _select_spatial_queries(mean, grid)
     summed = np.einsum("lhqk,qk,lhq->lh", share, distances, weights, optimize=True)
-    values, words = mean_of(summed, weights.sum(axis=-1)), ("mean attention distance", UNITS[units])
-    return array_of("mean_distance", values, DIMS, words, mean.attrs, **coords)
+    return array_of(
+        "mean_distance",
+        mean_of(summed, weights.sum(axis=-1)),
+        DIMS,
+        ("mean attention distance", UNITS[units]),
+        mean.attrs,
+        **coords,
+    )
 
 
 def attention_maps(
@@ -337,30 +352,22 @@ def attention_maps(
     if not isinstance(mean, xr.Dataset):
         mean = mean_attention(mean, images, **options)
     grid = grid_of_mean(mean)
-    if isinstance(query, str) and require_word(query, PARTS, "query") == SPATIAL:
+    if query == SPATIAL:
         share, weights, coords = _select_spatial_queries(mean, grid)
         summed = np.einsum("lhqk,lhq->lhk", share, weights)
         share = mean_of(summed, weights.sum(axis=-1)[..., None])
     else:
         spatial, left_out = _read_queries(mean)
-        position = _position(query, grid)
-        share, coords = spatial[:, :, position], _heads(mean, left_out[:, :, position])
-    dims, words = (*DIMS, "row", "column"), ("mean attention", "1")
-    facts = mean.attrs | {"query": query}
-    return array_of("attention_maps", grid.as_map(share), dims, words, facts, **coords)
-
-
-def _position(query: int | str, grid: TokenGrid) -> int:
-    """The position in the sequence of `"cls"` or of a number."""
-    if isinstance(query, str):
-        if grid.prefix:
-            return 0
-        raise ValueError(
-            f"Expected query to be 'spatial' (there is no CLS token). Received: query={query!r}"
-        )
-    if query not in range(grid.num_tokens):
-        raise ValueError(f"Expected query from 0 to {grid.num_tokens - 1}. Received: query={query}")
-    return query
+        position = query_position(query, grid.prefix, grid.num_tokens)
+        share, coords = spatial[:, :, position], _head_coords(mean, left_out[:, :, position])
+    return array_of(
+        "attention_maps",
+        grid.as_map(share),
+        (*DIMS, "row", "column"),
+        ("mean attention", "1"),
+        mean.attrs | {"query": query},
+        **coords,
+    )
 
 
 def _select_spatial_queries(
@@ -370,7 +377,7 @@ def _select_spatial_queries(
     share, left_out = (values[:, :, grid.prefix :] for values in _read_queries(mean))
     weights = 1.0 - left_out / mean.attrs["examples"] if left_out.any() else np.ones(left_out.shape)
     share = np.where(weights[..., None] > 0, share.astype(np.float64), 0.0)
-    return share, weights, _heads(mean, left_out.sum(axis=-1))
+    return share, weights, _head_coords(mean, left_out.sum(axis=-1))
 
 
 def _read_queries(mean: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -382,7 +389,7 @@ def _read_queries(mean: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
     return spatial, np.zeros(spatial.shape[:-1], int)
 
 
-def _heads(mean: xr.Dataset, left_out: np.ndarray) -> Coordinates:
+def _head_coords(mean: xr.Dataset, left_out: np.ndarray) -> Coordinates:
     """The coordinates of a result of shape (layer, head, ...)."""
     return {"layer": mean["layer"], "head": mean["head"], "left_out": (DIMS, left_out, LEFT_OUT)}
 
@@ -497,19 +504,19 @@ def head_classes(
         raise ValueError(f"Expected positive bounds. Received: {bounds}")
     grid = require_tokens(grid_of_mean(mean))
     aligned = aligned_attention(mean)
-    numbers = offset_statistics(aligned.values)
+    statistics = offset_statistics(aligned.values)
     # Uniform attention gives each offset as much as there are pairs of tokens that far apart.
     sides = (side - abs(np.arange(1 - side, side)) for side in (grid.rows, grid.columns))
     uniform = offset_statistics(np.outer(*sides) / grid.num_spatial**2)
-    numbers["relative_spread"] = numbers["spread"] / uniform["spread"]
-    kind, direction = _classify(numbers, uniform, **bounds)
-    shares = ("own", "relative_spread", "nearer", "crossing")
-    shown = {
-        name: (DIMS, values, {"units": "1" if name in shares else "tokens"})
-        for name, values in numbers.items()
+    statistics["relative_spread"] = statistics["spread"] / uniform["spread"]
+    kind, direction = _classify(statistics, uniform, **bounds)
+    without_units = ("own", "relative_spread", "nearer", "crossing")
+    variables = {
+        name: (DIMS, values, {"units": "1" if name in without_units else "tokens"})
+        for name, values in statistics.items()
     }
     return ResultDataset(
-        {"kind": (DIMS, kind), "direction": (DIMS, direction)} | shown,
+        {"kind": (DIMS, kind), "direction": (DIMS, direction)} | variables,
         coords={name: aligned[name] for name in ("layer", "head", "left_out")},
         attrs=mean.attrs | bounds,
     )
@@ -556,7 +563,7 @@ def _ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
 
 
 def _classify(
-    numbers: dict[str, np.ndarray],
+    statistics: dict[str, np.ndarray],
     uniform: dict[str, np.ndarray],
     strict: float,
     local: float,
@@ -564,29 +571,30 @@ def _classify(
     elongation: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Kinds and directions, two arrays of strings of shape (layer, head)."""
-    is_local = numbers["relative_spread"] <= local
-    reach = {side: numbers[f"{side}_reach"] for side in ("row", "column")}
-    widths = {side: uniform[f"{side}_reach"] for side in reach}  # 0 where there is but one
+    is_local = statistics["relative_spread"] <= local
+    reach = {side: statistics[f"{side}_reach"] for side in ("row", "column")}
+    # Uniform attention has a `row_reach` of 0 on a grid of one row, and likewise for columns.
+    widths = {side: uniform[f"{side}_reach"] for side in reach}
     narrow = {side: (widths[side] > 0) & (reach[side] <= local * widths[side]) for side in reach}
     shares = {side: _ratio(reach[side], widths[side]) for side in reach}
     extents = [(sides["row"], sides["column"]) for sides in (reach, shares)]
     similar = [np.maximum(*ends) < elongation * np.minimum(*ends) for ends in extents]
     along = {
-        "both": (numbers["crossing"] <= 1 / elongation) & np.logical_or(*similar),
+        "both": (statistics["crossing"] <= 1 / elongation) & np.logical_or(*similar),
         "row": (reach["column"] >= elongation * reach["row"]) & narrow["row"],
         "column": (reach["row"] >= elongation * reach["column"]) & narrow["column"],
     }
     axis = np.select(list(along.values()), list(along), default="")
-    fits = {
-        "none": np.isnan(numbers["own"]),
-        "strict": numbers["own"] >= strict,
-        "offset": is_local & (numbers["nearer"] <= offset),
+    conditions = {
+        "none": np.isnan(statistics["own"]),
+        "strict": statistics["own"] >= strict,
+        "offset": is_local & (statistics["nearer"] <= offset),
         "axial": axis != "",
         "soft": is_local,
     }
-    kind = np.select(list(fits.values()), list(fits), default="global")
-    angle = np.arctan2(numbers["row_median"], numbers["column_median"])
-    pointing = kind == "offset"
-    eighth = np.round(np.where(pointing, angle, 0) / (np.pi / 4)).astype(int) % 8
-    pointed = np.where(pointing, np.array(DIRECTIONS)[eighth], "")
-    return kind, np.where(kind == "axial", axis, pointed)
+    kind = np.select(list(conditions.values()), list(conditions), default="global")
+    angle = np.arctan2(statistics["row_median"], statistics["column_median"])
+    is_offset = kind == "offset"
+    eighth = np.round(np.where(is_offset, angle, 0) / (np.pi / 4)).astype(int) % 8
+    direction = np.where(is_offset, np.array(DIRECTIONS)[eighth], "")
+    return kind, np.where(kind == "axial", axis, direction)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,14 @@ from ..engine.measurements import measurement, statistic_of
 from ..engine.pictures import with_pictures
 from ..engine.pooling import PartialGrid, complete_grid, pooled_tokens, require_grid
 from ..engine.preparation import ImagesLike, prepare, score_layer
-from ..engine.results import array_of, facts_of, provenance, require_finite
+from ..engine.results import array_of, facts_of, provenance, require_finite, stack_layers
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import reusable
 from .attention_distance import attention_weights, num_attended
 
 # Share of the squared norm of a site's sum by which the next site's skip may differ from it.
 UNCHANGED = 1e-6
-DIMS, WORDS = ("query", "key"), ("attention rollout", "1")
+DIMS, NAME_AND_UNITS = ("query", "key"), ("attention rollout", "1")
 ESTIMATOR = "product through the layers of (mean over heads + identity) / 2"
 
 
@@ -81,8 +80,12 @@ def attention_rollout(
     """
     features, batches = prepare(model, images, kind="rollout", layers=layers, detail=detail)
     grid = complete_grid(features, batches, grid, num_attended)
-    statistic = attention_rollout_statistic(features, grid)
-    result = evaluate(statistic, batches, features, description="attention rollout")
+    result = evaluate(
+        attention_rollout_statistic(features, grid),
+        batches,
+        features,
+        description="attention rollout",
+    )
     return with_pictures(result, features, batches)
 
 
@@ -97,18 +100,23 @@ def attention_rollout_statistic(
         rollouts = _rollouts(taps, grid)
         return {
             "rollout": {layer: tf.reduce_sum(r, axis=0) for layer, r in rollouts.items()},
-            "changes": {pair: tf.reduce_sum(c) for pair, c in _changes(taps).items()},
+            "changes": {pair: tf.reduce_sum(c) for pair, c in _skip_changes(taps).items()},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals: Totals) -> xr.DataArray:
-        layers = list(totals["rollout"])
-        rollout = np.stack(list(totals["rollout"].values())) / totals["examples"]
-        require_finite("attention rollout", rollout, layers)
-        _require_unchanged(totals["changes"], totals["examples"])
-        facts = facts_of(features, totals, ESTIMATOR, **vars(grid))
-        return array_of("attention_rollout", rollout, ("layer", *DIMS), WORDS, facts, layer=layers)
+        layers, summed = stack_layers("attention rollout", totals["rollout"])
+        _require_same_skips(totals["changes"], totals["examples"])
+        rollout = summed / totals["examples"]
+        return array_of(
+            "attention_rollout",
+            rollout,
+            ("layer", *DIMS),
+            NAME_AND_UNITS,
+            facts_of(features, totals, ESTIMATOR, **vars(grid)),
+            layer=layers,
+        )
 
     return Statistic(step, finish)
 
@@ -141,8 +149,12 @@ def rollout_of_images(
         model, images, kind="rollout", layers=layers, detail=detail, keep_order=True
     )
     grid = complete_grid(features, batches, grid, num_attended)
-    statistic = rollout_of_images_statistic(features, grid)
-    result = evaluate(statistic, batches, features, description="rollout of images")
+    result = evaluate(
+        rollout_of_images_statistic(features, grid),
+        batches,
+        features,
+        description="rollout of images",
+    )
     return with_pictures(result, features, batches)
 
 
@@ -155,16 +167,21 @@ def rollout_of_images_statistic(
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         rollouts = _rollouts(taps, grid)
-        return {"rows": {"rollout": list(rollouts.values())[-1], "changes": _changes(taps)}}
+        return {"rows": {"rollout": list(rollouts.values())[-1], "changes": _skip_changes(taps)}}
 
     def finish(totals: Totals) -> xr.DataArray:
         rows = totals["rows"]
         rollout = rows["rollout"].astype(np.float64)
         examples = [f"example {number}" for number in range(len(rollout))]
         require_finite("attention rollout", rollout, examples)
-        _require_unchanged({pair: c.sum() for pair, c in rows["changes"].items()}, len(rollout))
-        facts = provenance(features, len(rollout), 1, estimator=ESTIMATOR, **vars(grid))
-        return array_of("attention_rollout", rollout, ("example", *DIMS), WORDS, facts)
+        _require_same_skips({pair: c.sum() for pair, c in rows["changes"].items()}, len(rollout))
+        return array_of(
+            "attention_rollout",
+            rollout,
+            ("example", *DIMS),
+            NAME_AND_UNITS,
+            provenance(features, len(rollout), 1, estimator=ESTIMATOR, **vars(grid)),
+        )
 
     return Statistic(step, finish)
 
@@ -180,18 +197,22 @@ def _rollouts(taps: Taps, grid: TokenGrid) -> dict[str, tf.Tensor]:
     return rollouts
 
 
-def _changes(taps: Taps) -> dict[str, tf.Tensor]:
-    """Share of the squared norm by which each skip differs from the sum before: (example,)."""
-    sites = _sites(taps)
-    wanted = [f"{site}/{end}" for site in sites for end in ("skip", "sum")]
-    missing = [tap for tap in wanted or ["block*/attention/weights"] if tap not in taps]
+def _skip_changes(taps: Taps) -> dict[str, tf.Tensor]:
+    """By how much of its squared norm each skip differs from the sum before it: (example,)."""
+    # The sites of the blocks that have attention weights, in the order of the taps.
+    sites_and_kinds = [(tap.rpartition("/")[0], tap.rpartition("/")[2]) for tap in taps]
+    blocks = {site.rpartition("/")[0] for site, kind in sites_and_kinds if kind == "weights"}
+    sites = [site for site, kind in sites_and_kinds if kind in ("weights", "skip", "branch", "sum")]
+    sites = [site for site in dict.fromkeys(sites) if site.rpartition("/")[0] in blocks]
+    required = [f"{site}/{end}" for site in sites for end in ("skip", "sum")]
+    missing = [tap for tap in required or ["block*/attention/weights"] if tap not in taps]
     if missing:
         raise ValueError(
             "Attention rollout needs 'NAME/skip' and 'NAME/sum' for each 'NAME/weights', and "
             f"does not apply to a model without skips. Missing: {format_list(missing)}"
         )
     changes = {}
-    # Without a norm between sites, what one site adds up is what the next one adds to.
+    # Without a norm between sites, the sum of one site is the skip of the next.
     pairs = [(f"{before}/sum", f"{after}/skip") for before, after in itertools.pairwise(sites)]
     for pair in pairs:
         before, after = (tf.cast(taps[tap], tf.float32) for tap in pair)
@@ -202,19 +223,7 @@ def _changes(taps: Taps) -> dict[str, tf.Tensor]:
     return changes
 
 
-def _sites(taps: Taps) -> list[str]:
-    """The sites of the blocks that have attention weights, in the order of the taps."""
-    parts = [tap.rpartition("/") for tap in taps]
-    sites = [site for site, _, what in parts if what in ("weights", "skip", "branch", "sum")]
-    blocks = {_block(site) for site, _, what in parts if what == "weights"}
-    return [site for site in dict.fromkeys(sites) if _block(site) in blocks]
-
-
-def _block(site: str) -> str:
-    return site.rpartition("/")[0]
-
-
-def _require_unchanged(changes: dict[str, float], examples: int) -> None:
+def _require_same_skips(changes: dict[str, float], examples: int) -> None:
     """Raises a `ValueError` that names the pairs of sites between which tokens change."""
     changed = [pair for pair, total in changes.items() if total / examples > UNCHANGED]
     if changed:
@@ -289,7 +298,11 @@ def gradient_attention(
     )
     scores = score_layer(features, scores)
     positions = [int(x) for x in class_positions(features, images, classes, scores)]
-    grid = complete_grid(features, images, grid, partial(_num_attended_without, scores))
+
+    def without_scores(taps: Taps) -> Taps:
+        return {tap: x for tap, x in taps.items() if tap != scores}
+
+    grid = complete_grid(features, images, grid, lambda taps: num_attended(without_scores(taps)))
     # Relevance is computed of each image and each class, one backward pass for all classes.
     rows = evaluate(
         _relevance_statistic(features, positions, scores, grid),
@@ -300,24 +313,23 @@ def gradient_attention(
     require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, positions))
     # The result names the queries that the classification head pools.
     pooled = pooled_tokens(features.facts.pooled_tokens, grid)
-    facts = provenance(
-        features,
-        len(rows),
-        1,
-        estimator="sum through the layers of positive attention times gradient",
-        scores=scores,
-        pooled_tokens=list(pooled),
-        **vars(grid),
+    result = array_of(
+        "gradient_attention",
+        rows,
+        ("example", "class", *DIMS),
+        ("gradient-weighted attention", "1"),
+        provenance(
+            features,
+            len(rows),
+            1,
+            estimator="sum through the layers of positive attention times gradient",
+            scores=scores,
+            pooled_tokens=list(pooled),
+            **vars(grid),
+        ),
+        **class_coords(features, positions),
     )
-    dims, words = ("example", "class", *DIMS), ("gradient-weighted attention", "1")
-    coords = class_coords(features, positions)
-    result = array_of("gradient_attention", rows, dims, words, facts, **coords)
     return with_pictures(result, features, images)
-
-
-def _num_attended_without(scores: str, taps: Taps) -> int:
-    """`num_attended` of all taps but the scores."""
-    return num_attended({tap: x for tap, x in taps.items() if tap != scores})
 
 
 @reusable
@@ -338,9 +350,9 @@ def _relevance_statistic(
 
 def relevance(layers: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
     """Relevance (..., query, key) after the last layer, from weights and their gradients."""
-
-    def mix(weights: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    total: Any = None
+    for weights, gradient in layers:
         positive = tf.nn.relu(tf.cast(weights, tf.float32) * tf.cast(gradient, tf.float32))
-        return tf.reduce_mean(positive, axis=-3) + tf.eye(weights.shape[-1])
-
-    return reduce(lambda total, mixed: mixed @ total, itertools.starmap(mix, layers))
+        mixed = tf.reduce_mean(positive, axis=-3) + tf.eye(weights.shape[-1])
+        total = mixed if total is None else mixed @ total
+    return total

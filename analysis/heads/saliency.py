@@ -17,7 +17,15 @@ from ..engine.masks import count_out_of_range, patch_cover, require_in_range
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import PartialGrid, complete_grid, require_grid
 from ..engine.preparation import ImagesLike, prepare
-from ..engine.results import PARTS, SPATIAL, dataset_of, facts_of, mean_of, require_finite, variable
+from ..engine.results import (
+    PARTS,
+    SPATIAL,
+    dataset_of,
+    facts_of,
+    mean_over_batches,
+    stack_layers,
+    variable,
+)
 from ..engine.stream import Statistic, Totals, evaluate
 from .attention_distance import LEFT_OUT, attention_weights, num_attended, spatial_shares
 
@@ -100,8 +108,12 @@ def attention_saliency(
         model, images_and_masks, kind="attention", layers=layers, detail=detail, masked=True
     )
     grid = complete_grid(features, batches, grid, num_attended)
-    statistic = attention_saliency_statistic(features, grid, mass)
-    return evaluate(statistic, batches, features, description="attention saliency")
+    return evaluate(
+        attention_saliency_statistic(features, grid, mass),
+        batches,
+        features,
+        description="attention saliency",
+    )
 
 
 @statistic_of(attention_saliency)
@@ -120,20 +132,15 @@ def attention_saliency_statistic(
         queries = {layer: query_maps(values, grid) for layer, values in weights.items()}
         # Objects of other images show how far attention overlaps with wherever objects are.
         other_covered, other_counted = tf.roll(covered, 1, axis=0), tf.roll(counted, 1, axis=0)
-        iou = {x: _summed_iou(maps, covered, counted, mass) for x, maps in queries.items()}
-        other_iou = {
-            x: _summed_iou(maps, other_covered, other_counted, mass) for x, maps in queries.items()
-        }
+        truths = {"iou": (covered, counted), "other_iou": (other_covered, other_counted)}
         return {
-            "iou": iou,
-            "other_iou": other_iou,
             "rows": {
-                name: {x: summed[None] for x, summed in by_layer.items()}
-                for name, by_layer in (("iou", iou), ("other_iou", other_iou))
+                name: {x: _summed_iou(maps, *truth, mass)[None] for x, maps in queries.items()}
+                for name, truth in truths.items()
             },
             "attention": {x: tf.reduce_sum(maps, (1, 3)) for x, maps in queries.items()},
             "counted": tf.reduce_sum(counted),
-            "beyond": count_out_of_range(masks),
+            "out_of_range": count_out_of_range(masks),
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -180,23 +187,18 @@ def _summed_iou(maps: tf.Tensor, covered: tf.Tensor, counted: tf.Tensor, mass: f
     return tf.stack([tf.reduce_sum(x, axis=1) for x in (with_iou * both / either, with_iou)])
 
 
-def _with_leave_one_out(totals: Totals, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Summed IoU and counts, (2, query, layer, head), and the same without each batch."""
-    summed = np.stack(list(totals[name].values()), axis=2)
-    batches = np.stack(list(totals["rows"][name].values()), axis=3).astype(np.float64)
-    return summed, np.moveaxis(summed - batches, 1, 0)
-
-
 def _overlap(totals: Totals, features: Features, grid: TokenGrid, mass: float) -> xr.Dataset:
     """The result of `attention_saliency`, from what the steps add up to."""
-    layers = list(totals["iou"])
-    require_finite("saliency", list(totals["attention"].values()), layers)
-    require_in_range(totals["beyond"])
+    layers, _ = stack_layers("saliency", totals["attention"])
+    require_in_range(totals["out_of_range"])
     if not totals["counted"]:
         raise ValueError("All masks are empty: at least one must mark an object.")
-    (iou, with_iou), rest = _with_leave_one_out(totals, "iou")
-    other_iou, other_rest = _with_leave_one_out(totals, "other_iou")
-    iou = mean_of(iou, with_iou)
+    # Sums and counts of each batch, of shape (batch, 2, query, layer, head).
+    batches, other_batches = (
+        np.stack(list(totals["rows"][name].values()), axis=3) for name in ("iou", "other_iou")
+    )
+    iou, counted, rest = mean_over_batches(batches)
+    other_iou, _, other_rest = mean_over_batches(other_batches)
     best_iou = np.fmax.reduce(iou, axis=-1)  # of heads that have one
     best_head = np.where(np.isnan(best_iou), -1, np.nan_to_num(iou, nan=-1.0).argmax(axis=-1))
     dims = ("query", "layer")
@@ -205,16 +207,24 @@ def _overlap(totals: Totals, features: Features, grid: TokenGrid, mass: float) -
         "iou": variable((*dims, "head"), iou, words),
         "best_iou": variable(dims, best_iou, words),
         "best_head": (dims, best_head, {"long_name": "head of the largest IoU"}),
-        "other_iou": variable((*dims, "head"), mean_of(*other_iou), f"{words} of another image"),
-        "leave_one_out": variable(
-            ("batch", *dims, "head"), mean_of(*rest), f"{words} without each batch"
-        ),
+        "other_iou": variable((*dims, "head"), other_iou, f"{words} of another image"),
+        "leave_one_out": variable(("batch", *dims, "head"), rest, f"{words} without each batch"),
         "other_leave_one_out": variable(
-            ("batch", *dims, "head"), mean_of(*other_rest), "the same of masks of other images"
+            ("batch", *dims, "head"), other_rest, "the same of masks of other images"
         ),
-        "left_out": ((*dims, "head"), (totals["counted"] - with_iou).astype(int), LEFT_OUT),
+        "left_out": ((*dims, "head"), (totals["counted"] - counted).astype(int), LEFT_OUT),
     }
-    estimator = "mean over examples of the IoU of the fewest tokens that hold the mass"
     left_out = int(totals["examples"] - totals["counted"])
-    facts = facts_of(features, totals, estimator, mass=mass, left_out=left_out, **vars(grid))
-    return dataset_of(variables, facts, query=query_names(grid), layer=layers)
+    return dataset_of(
+        variables,
+        facts_of(
+            features,
+            totals,
+            "mean over examples of the IoU of the fewest tokens that hold the mass",
+            mass=mass,
+            left_out=left_out,
+            **vars(grid),
+        ),
+        query=query_names(grid),
+        layer=layers,
+    )

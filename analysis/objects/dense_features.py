@@ -16,7 +16,7 @@ from vit_tf.features.features import Features
 from vit_tf.features.layers import Detail
 
 from ..engine.measurements import measurement
-from ..engine.pooling import PartialGrid, as_tokens, require_grid
+from ..engine.pooling import PartialGrid, as_maps, require_grid
 from ..engine.preparation import ImagesLike, prepare
 from ..engine.stream import Statistic, as_dataset, evaluate, row_statistic
 from ..engine.traces import reusable
@@ -28,7 +28,8 @@ ENLARGED = 2
 
 @dataclass(frozen=True)
 class Window:
-    """A window's corner, in pixels, and how many token rows and columns are filled before."""
+    """The corner of a window, in pixels, and how many of its first rows and columns of tokens are
+    left to the windows before it."""
 
     top: int
     filled_rows: int
@@ -70,10 +71,10 @@ def dense_size(height: int, width: int, size: int, patch: int) -> tuple[int, int
 
 
 def plan_windows(height: int, width: int, size: int, patch: int) -> list[Window]:
-    """The windows of `size` that fill all tokens of an image, row by row, side by side.
+    """The windows of `size` pixels that cover an image, row by row.
 
-    Those at the far edge are moved back into the image, where they overlap the ones before: each
-    token is filled by the first window that holds it.
+    Windows that would exceed the image are moved back, so that they overlap the windows before. A
+    token is taken from the first window that contains it.
     """
     if size % patch or height % patch or width % patch or min(height, width) < size:
         raise ValueError(
@@ -81,15 +82,16 @@ def plan_windows(height: int, width: int, size: int, patch: int) -> list[Window]
             f"multiples of the patch. Received: height={height}, width={width}, size={size}, "
             f"patch={patch}"
         )
-    sides = _along(height, size, patch), _along(width, size, patch)
-    return [Window(*row, *column) for row, column in itertools.product(*sides)]
+    rows, columns = _window_starts(height, size, patch), _window_starts(width, size, patch)
+    return [Window(*row, *column) for row, column in itertools.product(rows, columns)]
 
 
-def _along(length: int, size: int, patch: int) -> list[tuple[int, int]]:
-    """Where windows begin along one axis, in pixels, and how many tokens are filled before."""
-    places = [(start, 0) for start in range(0, length - size + 1, size)]
-    rest = length % size
-    return [*places, (length - size, (size - rest) // patch)] if rest else places
+def _window_starts(length: int, size: int, patch: int) -> list[tuple[int, int]]:
+    """First pixels of windows along one axis, and the numbers of tokens left to those before."""
+    starts = [(start, 0) for start in range(0, length - size + 1, size)]
+    if rest := length % size:
+        starts.append((length - size, (size - rest) // patch))
+    return starts
 
 
 @measurement("tokens")
@@ -175,30 +177,19 @@ def token_maps(features: Features, images: ImagesLike, grid: TokenGrid) -> dict[
 
 @reusable
 def _map_statistic(features: Features, grid: TokenGrid) -> Statistic[dict[str, np.ndarray]]:
-    """`Statistic` over images with the `token_map` of each layer."""
+    """`Statistic` over images with the map of each layer."""
     return row_statistic(lambda batch: maps_of(features, batch, grid))
 
 
 def maps_of(features: Features, images: tf.Tensor, grid: TokenGrid) -> dict[str, tf.Tensor]:
-    """The `token_map` of each layer of features for a batch of images."""
-    return {layer: token_map(layer, x, grid) for layer, x in features(images).items()}
-
-
-def token_map(layer: str, values: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
-    """The spatial tokens of a layer as a float32 map of shape (example, row, column, channel)."""
-    tokens = as_tokens(layer, values)
-    if tokens.shape[1] != grid.num_tokens:
-        raise ValueError(
-            f"Expected layers with the {grid.num_tokens} tokens of {grid}. "
-            f"Received: {layer!r} with {tokens.shape[1]}"
-        )
-    if values.shape.rank == 4 and tuple(values.shape[1:3]) != (grid.rows, grid.columns):
-        raise ValueError(
-            f"Expected maps of {grid.rows} rows and {grid.columns} columns. "
-            f"Received: {layer!r} of {values.shape[1]} and {values.shape[2]}"
-        )
-    shape = (-1, grid.rows, grid.columns, tokens.shape[-1])
-    return tf.reshape(grid.spatial(tokens), shape)
+    """The spatial tokens of each layer as float32 maps (example, row, column, channel)."""
+    taps = features(images)
+    maps = as_maps(taps, grid)
+    size = (grid.rows, grid.columns)
+    if other := [tap for tap in taps if tap not in maps or tuple(maps[tap].shape[1:3]) != size]:
+        shapes = {tap: tuple(taps[tap].shape) for tap in other}
+        raise ValueError(f"Expected layers with the positions of {grid}. Received: {shapes}")
+    return maps
 
 
 def _fill(maps: Sequence[tf.Tensor], windows: Sequence[Window]) -> tf.Tensor:

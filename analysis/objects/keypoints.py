@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.common.names import lookup
 from vit_tf.data.batches import without_autotune
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
@@ -20,190 +18,23 @@ from vit_tf.features.tokens import TokenGrid
 from ..engine.measurements import measurement
 from ..engine.pooling import PartialGrid, as_tokens, grid_of, shared_grid
 from ..engine.preparation import ImagesLike, prepare, read_model
-from ..engine.results import array_of, dataset_of, provenance, require_finite, variable
-from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch, row_statistic
+from ..engine.results import (
+    array_of,
+    dataset_of,
+    provenance,
+    require_finite,
+    require_word,
+    variable,
+)
+from ..engine.stream import Statistic, evaluate, mean_per_batch, row_statistic
 from ..engine.traces import reusable
 from .dense_features import maps_of, require_square
 
-Pairs: TypeAlias = Sequence[Mapping[str, Any]]  # as `keypoint_correspondence` takes them
-
-
-def square_layout(height: int, width: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The (height, width) and (top, left) of an image that is centred in a square, in pixels."""
-    longer = max(height, width)
-    rows, columns = (max(1, round(side * size / longer)) for side in (height, width))
-    return (rows, columns), ((size - rows) // 2, (size - columns) // 2)
-
-
-def square_image(image: np.ndarray, size: int) -> np.ndarray:
-    """An image (height, width, channel), resized bilinearly and zero-padded to a square."""
-    height, width = np.shape(image)[:2]
-    inner, (top, left) = square_layout(height, width, size)
-    resized = tf.image.resize(image, inner, antialias=True)
-    return tf.image.pad_to_bounding_box(resized, top, left, size, size).numpy()
-
-
-def square_points(points: np.ndarray, height: int, width: int, size: int) -> np.ndarray:
-    """Points (point, 2) of an image, (row, column) in pixels, as points in its square."""
-    inner, corner = square_layout(height, width, size)
-    return np.asarray(points, float) * np.divide(inner, (height, width)) + corner
-
-
-def square_pairs(pairs: Pairs, size: int) -> np.ndarray:
-    """Points of sources and targets in squares: float32 (pair, 2, point, 2), NaN for none."""
-    if not pairs:
-        raise ValueError("Expected at least one pair. Received: none")
-    most = max(len(pair["source_points"]) for pair in pairs)
-    points = np.full((len(pairs), 2, most, 2), np.nan, np.float32)
-    for number, pair in enumerate(pairs):
-        count = len(pair["source_points"])
-        # Points in the coordinates of the resized square image; NaN for what a pair lacks.
-        for side, name in enumerate(("source", "target")):
-            places, shape = np.asarray(pair[f"{name}_points"]), np.shape(pair[name])[:2]
-            fit = count and places.shape == (count, 2)
-            if not fit or not ((places >= 0) & (places <= shape)).all():
-                raise ValueError(
-                    "Expected at least one point, equally many source and target points, and "
-                    f"points within their image. Received: pair {number} with {name} points "
-                    f"{places.tolist()} in an image of {shape}"
-                )
-            points[number, side, :count] = square_points(places, shape[0], shape[1], size)
-    return points
-
-
-def square_boxes(pairs: Pairs, size: int) -> np.ndarray:
-    """Boxes of the objects of targets in squares: float64 (pair, 4)."""
-    missing = [n for n, pair in enumerate(pairs) if np.shape(pair.get("target_box", ())) != (4,)]
-    if missing:
-        raise ValueError(
-            "threshold='box' needs the target_box (top, left, bottom, right) of each pair. "
-            f"Pair {missing[0]} has none."
-        )
-    corners = []
-    for pair in pairs:
-        height, width = np.shape(pair["target"])[:2]
-        corners.append(square_points(np.reshape(pair["target_box"], (2, 2)), height, width, size))
-    return np.reshape(corners, (-1, 4))
-
-
-# All pixels of two images are held at once, for each pair and layer.
-PAIRS_AT_ONCE = 2
+Pairs: TypeAlias = Sequence[Mapping[str, Any]]  # the argument of `keypoint_correspondence`
+PAIRS_AT_ONCE = 2  # for each pair and layer, the features of all pixels of two images are in memory
 AVERAGES = ("point", "image")
 THRESHOLDS = ("image", "box")
-
-
-def _enlarge(tokens: tf.Tensor, size: int) -> tf.Tensor:
-    return tf.image.resize(tokens, (size, size))
-
-
-def _normalize(tokens: tf.Tensor) -> tf.Tensor:
-    return tf.linalg.l2_normalize(tokens, axis=-1)
-
-
-# How tokens become the features of pixels, whose inner products are compared.
-SIMILARITIES = {
-    "cosine": lambda tokens, size: _normalize(_enlarge(tokens, size)),
-    "inner_product": lambda tokens, size: _enlarge(_normalize(tokens), size),
-}
-
-
-def match_points(
-    source: tf.Tensor, target: tf.Tensor, points: tf.Tensor, size: int, similarity: str = "cosine"
-) -> tf.Tensor:
-    """The pixels (pair, point, 2) of targets whose features are most similar to those of source
-    points.
-
-    Features of pixels are tokens (pair, row, column, channel) enlarged to the size of the image
-    (bilinear); of pixels that are as similar, the first is taken, row by row. `"inner_product"` is
-    of tokens that are normalised before they are enlarged: pixels between tokens that differ are
-    then shorter, and less likely to be found.
-    """
-    pixel_features = lookup("similarity", similarity, SIMILARITIES)
-    source, target = (pixel_features(tokens, size) for tokens in (source, target))
-    pixels = tf.clip_by_value(tf.cast(tf.floor(points), tf.int32), 0, size - 1)
-    wanted = tf.gather_nd(source, pixels, batch_dims=1)
-    shape = tf.shape(target)
-    every = tf.reshape(target, (shape[0], size * size, shape[-1]))
-    best = tf.argmax(tf.matmul(wanted, every, transpose_b=True), axis=-1, output_type=tf.int32)
-    return tf.cast(tf.stack([best // size, best % size], axis=-1), tf.float32) + 0.5
-
-
-def correct_keypoints(
-    distances: np.ndarray,
-    categories: Sequence[str],
-    reach: float,
-    threshold: str = "image",
-    boxes: np.ndarray | None = None,
-) -> dict[str, tuple[float, float]]:
-    """Percentage of correct keypoints (PCK) of each category, as a fraction.
-
-    With `threshold="image"`, a predicted keypoint is correct if its distance from the true keypoint
-    is at most `reach` pixels. This limit is the same for all images. With `threshold="box"`, the
-    limit is relative to the longer side of the object's bounding box in the target image:
-
-        distance <= reach * max(bottom - top, right - left)
-
-    Published results for SPair-71k, including those of Walmer et al. 2023, use the bounding box.
-
-    Args:
-        distances: distances in pixels, array of shape (pair, point). If a pair has fewer points
-            than other pairs, its row ends in NaN.
-        categories: the category of each pair, array of shape (pair,).
-        reach: largest distance of a correct keypoint. It is in pixels for `"image"`, and a fraction
-            of the longer side of the box for `"box"`.
-        threshold: `"image"` or `"box"`.
-        boxes: for `"box"`, the bounding box of the object in each target image, array of shape
-            (pair, 4). A row is (top, left, bottom, right), in the same pixels as `distances`.
-
-    Returns:
-        dict from each category, in sorted order, to a pair of fractions. The first fraction is the
-        share of correct points among all points of the category. For the second fraction, the share
-        of correct points is computed for each pair of images and averaged over the pairs of the
-        category.
-
-    Raises:
-        ValueError: if `threshold` is unknown, if there is not exactly one box for each pair, if a
-            box is empty, or if `boxes` are given for `"image"`.
-
-    Examples:
-        >>> distances = np.array([[1.0, 9.0]])
-        >>> share, per_pair = analysis.correct_keypoints(distances, ["cat"], reach=5)["cat"]
-        >>> float(share)
-        0.5
-
-    See also:
-        `keypoint_correspondence`; page measurements/objects/keypoints.md.
-    """
-    distances, names = np.asarray(distances, float), np.asarray(categories)
-    lookup("threshold", threshold, dict.fromkeys(THRESHOLDS))  # an unknown one raises
-    if (threshold == "box") != (boxes is not None):
-        given = "none" if boxes is None else "boxes"
-        raise ValueError(
-            "Expected boxes with threshold='box', and no boxes otherwise. Received: "
-            f"threshold={threshold!r} with {given}"
-        )
-    sides = 1.0 if boxes is None else _longer_sides(boxes, len(distances))[:, None]
-    correct = (distances <= reach * sides).sum(axis=1)
-    points = np.isfinite(distances).sum(axis=1)
-    pairs_by_category = {str(name): names == name for name in np.unique(names)}
-    return {
-        name: (correct[pairs].sum() / points[pairs].sum(), (correct[pairs] / points[pairs]).mean())
-        for name, pairs in pairs_by_category.items()
-    }
-
-
-def _longer_sides(boxes: np.ndarray, count: int) -> np.ndarray:
-    """The longer side of each of so many boxes (top, left, bottom, right): array (pair,)."""
-    boxes = np.asarray(boxes, float)
-    fit = boxes.shape == (count, 4)
-    sides = boxes[:, 2:] - boxes[:, :2] if fit else np.zeros((1, 2))
-    empty = ~(np.isfinite(sides) & (sides > 0)).all(axis=1)
-    if empty.any():
-        raise ValueError(
-            f"Expected {count} boxes (top, left, bottom, right) that are not empty, one for each "
-            f"pair. Received: {boxes[empty][0].tolist() if fit else f'shape {boxes.shape}'}"
-        )
-    return sides.max(axis=1)
+SIMILARITIES = ("cosine", "inner_product")
 
 
 @measurement("tokens", arguments="{model}, pairs")
@@ -276,112 +107,134 @@ def keypoint_correspondence(
         measurements/objects/keypoints.md.
     """
     pairs = list(pairs)
-    features = read_model(model, "tokens", layers, detail, images=_equal_squares(pairs))
+    # Square images of one size are not resized: the model is read for this size.
+    images = [pair[name] for pair in pairs for name in ("source", "target")]
+    sides = {side for image in images for side in np.shape(image)[:2]}
+    features = read_model(
+        model, "tokens", layers, detail, images=images if len(sides) == 1 else None
+    )
     # Unknown words raise before the images are read.
-    lookup("threshold", threshold, dict.fromkeys(THRESHOLDS))
-    lookup("similarity", similarity, SIMILARITIES)
+    require_word(threshold, THRESHOLDS, "threshold")
+    require_word(similarity, SIMILARITIES, "similarity")
     grid = require_square(features, grid)
     size = grid.rows * grid.stride
     points = square_pairs(pairs, size)
     boxes = square_boxes(pairs, size) if threshold == "box" else None
-
-    statistic = _match_statistic(features, grid, size, similarity)
-    data = _batches(pairs, points, size)
-    matched = evaluate(statistic, data, description="keypoints", checked=(features,))
-    require_finite("correspondence", [part["sums"] for part in matched.values()], list(matched))
-    distances = {
-        layer: np.linalg.norm(part["places"] - points[:, 1], axis=-1)
-        for layer, part in matched.items()
-    }
-    categories = [str(pair["category"]) for pair in pairs]
-    batches = -(-len(pairs) // PAIRS_AT_ONCE)
-    notes = provenance(
-        features,
-        2 * len(pairs),
-        batches,
-        size=size,
-        threshold=threshold,
-        similarity=similarity,
+    matched = evaluate(
+        _match_statistic(features, grid, size, similarity),
+        _batches(pairs, points, size),
+        description="keypoints",
+        checked=(features,),
     )
-    result = _labelled(distances, categories, thresholds, boxes, notes)
-    same_place = {"": np.linalg.norm(points[:, 0] - points[:, 1], axis=-1)}
-    in_place = _labelled(same_place, categories, thresholds, boxes, notes)["pck"].isel(layer=0)
-    words = {"long_name": "PCK of the same position in the target image"}
-    return result.assign(pck_in_place=in_place.drop_vars("layer").assign_attrs(words))
-
-
-def _equal_squares(pairs: Pairs) -> list[np.ndarray] | None:
-    """The images of pairs, if all are squares of one size: they are not resized; otherwise None."""
-    images = [pair[name] for pair in pairs for name in ("source", "target")]
-    sides = {side for image in images for side in np.shape(image)[:2]}
-    return images if len(sides) == 1 else None
-
-
-@reusable
-def _match_statistic(
-    features: Features, grid: TokenGrid, size: int, similarity: str
-) -> Statistic[dict[str, dict[str, np.ndarray]]]:
-    """`Statistic` over pairs of images and their points with the matched points of each layer."""
-
-    def step(images: tf.Tensor, points: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
-        maps = maps_of(features, tf.reshape(images, (-1, *images.shape[2:])), grid)
-        return {
-            layer: {
-                "places": match_points(x[::2], x[1::2], points[:, 0], size, similarity),
-                # Finite if the tokens are.
-                "sums": tf.reshape(tf.reduce_sum(x, axis=(1, 2, 3)), (-1, 2)),
-            }
-            for layer, x in maps.items()
-        }
-
-    return row_statistic(step, with_labels=True)
-
-
-def _batches(pairs: Pairs, points: np.ndarray, size: int) -> tf.data.Dataset:
-    """Batches of (images, points): float32 (pair, 2, size, size, channel), (pair, 2, point, 2)."""
-
-    def generate() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for pair, places in zip(pairs, points, strict=True):
-            images = [square_image(pair[name], size) for name in ("source", "target")]
-            yield np.stack(images), np.nan_to_num(places)
-
-    channels = np.shape(pairs[0]["source"])[-1]
-    specs = tf.TensorSpec((2, size, size, channels)), tf.TensorSpec(points.shape[1:])
-    data = tf.data.Dataset.from_generator(generate, output_signature=specs)
-    data = data.apply(tf.data.experimental.assert_cardinality(len(pairs)))
-    return without_autotune(data.batch(PAIRS_AT_ONCE))
-
-
-def _labelled(
-    distances: dict[str, np.ndarray],
-    categories: Sequence[str],
-    thresholds: Sequence[float],
-    boxes: np.ndarray | None,
-    notes: dict[str, Any],
-) -> xr.Dataset:
-    """The result of `keypoint_correspondence`, from distances (pair, point) of each layer."""
-    # Reach is in pixels of the square, or in sides of the boxes.
-    rule, unit = notes["threshold"], notes["size"] if boxes is None else 1
+    require_finite("correspondence", [part["sums"] for part in matched.values()], matched)
+    # Distances (pair, point) from the true keypoints: of what each layer predicts, and at last of
+    # the position that the keypoint has in the source image.
+    predicted = [*(part["points"] for part in matched.values()), points[:, 0]]
+    distances = [np.linalg.norm(each - points[:, 1], axis=-1) for each in predicted]
+    categories = [str(pair["category"]) for pair in pairs]
     names = sorted(set(categories))
-    # The share of keypoints within each threshold, for each layer and category.
+    # Thresholds are fractions of the side of the square, in pixels, or of the sides of the boxes.
+    unit = size if boxes is None else 1
     pck = np.empty((len(AVERAGES), len(distances), len(names), len(thresholds)))
-    for layer, layer_distances in enumerate(distances.values()):
-        for place, share in enumerate(thresholds):
-            shares = correct_keypoints(layer_distances, categories, share * unit, rule, boxes)
-            pck[:, layer, :, place] = np.transpose([shares[name] for name in names])
-    words = "percentage of correct keypoints, as a share", "mean over categories of the PCK"
+    for row, of_layer in enumerate(distances):
+        for column, fraction in enumerate(thresholds):
+            shares = correct_keypoints(of_layer, categories, fraction * unit, threshold, boxes)
+            pck[:, row, :, column] = np.transpose([shares[name] for name in names])
     variables = {
-        "pck": variable(("average", "layer", "category", "threshold"), pck, words[0]),
-        "score": variable(("average", "layer", "threshold"), pck.mean(axis=2), words[1]),
+        "pck": variable(
+            ("average", "layer", "category", "threshold"),
+            pck[:, :-1],
+            "percentage of correct keypoints, as a share",
+        ),
+        "score": variable(
+            ("average", "layer", "threshold"),
+            pck[:, :-1].mean(axis=2),
+            "mean over categories of the PCK",
+        ),
+        "pck_in_place": variable(
+            ("average", "category", "threshold"),
+            pck[:, -1],
+            "PCK of the same position in the target image",
+        ),
     }
     return dataset_of(
         variables,
-        notes,
+        provenance(
+            features,
+            2 * len(pairs),
+            -(-len(pairs) // PAIRS_AT_ONCE),
+            size=size,
+            threshold=threshold,
+            similarity=similarity,
+        ),
         average=list(AVERAGES),
-        layer=list(distances),
+        layer=list(matched),
         category=names,
         threshold=list(thresholds),
     )
+
+
+def correct_keypoints(
+    distances: np.ndarray,
+    categories: Sequence[str],
+    reach: float,
+    threshold: str = "image",
+    boxes: np.ndarray | None = None,
+) -> dict[str, tuple[float, float]]:
+    """Percentage of correct keypoints (PCK) of each category, as a fraction.
+
+    With `threshold="image"`, a predicted keypoint is correct if its distance from the true keypoint
+    is at most `reach` pixels. This limit is the same for all images. With `threshold="box"`, the
+    limit is relative to the longer side of the object's bounding box in the target image:
+
+        distance <= reach * max(bottom - top, right - left)
+
+    Published results for SPair-71k, including those of Walmer et al. 2023, use the bounding box.
+
+    Args:
+        distances: distances in pixels, array of shape (pair, point). If a pair has fewer points
+            than other pairs, its row ends in NaN.
+        categories: the category of each pair, array of shape (pair,).
+        reach: largest distance of a correct keypoint. It is in pixels for `"image"`, and a fraction
+            of the longer side of the box for `"box"`.
+        threshold: `"image"` or `"box"`.
+        boxes: for `"box"`, the bounding box of the object in each target image, array of shape
+            (pair, 4). A row is (top, left, bottom, right), in the same pixels as `distances`.
+
+    Returns:
+        dict from each category, in sorted order, to a pair of fractions. The first fraction is the
+        share of correct points among all points of the category. For the second fraction, the share
+        of correct points is computed for each pair of images and averaged over the pairs of the
+        category.
+
+    Raises:
+        ValueError: if `threshold` is unknown, if there is not exactly one box for each pair, if a
+            box is empty, or if `boxes` are given for `"image"`.
+
+    Examples:
+        >>> distances = np.array([[1.0, 9.0]])
+        >>> share, per_pair = analysis.correct_keypoints(distances, ["cat"], reach=5)["cat"]
+        >>> float(share)
+        0.5
+
+    See also:
+        `keypoint_correspondence`; page measurements/objects/keypoints.md.
+    """
+    distances, names = np.asarray(distances, float), np.asarray(categories)
+    require_word(threshold, THRESHOLDS, "threshold")
+    if (threshold == "box") != (boxes is not None):
+        raise ValueError(
+            "Expected boxes with threshold='box', and no boxes otherwise. Received: "
+            f"threshold={threshold!r}, boxes={boxes}"
+        )
+    sides = 1.0 if boxes is None else _longer_sides(boxes, len(distances))[:, None]
+    correct = (distances <= reach * sides).sum(axis=1)
+    points = np.isfinite(distances).sum(axis=1)
+    pairs_by_category = {str(name): names == name for name in np.unique(names)}
+    return {
+        name: (correct[pairs].sum() / points[pairs].sum(), (correct[pairs] / points[pairs]).mean())
+        for name, pairs in pairs_by_category.items()
+    }
 
 
 @measurement("tokens")
@@ -425,21 +278,160 @@ def token_similarity(
     features, images = prepare(
         model, images, kind="tokens", layers=layers, detail=detail, keep_order=True
     )
-    known_grid = grid_of(features, grid)
-    statistic = _tokens_statistic(features, known_grid, grid is not None)
+    totals = evaluate(
+        _tokens_statistic(features, grid_of(features, grid), grid is not None),
+        images,
+        features,
+        description="token similarity",
+    )
+    names = list(totals["rows"])
+    require_finite("the similarity of tokens", totals["rows"].values(), names)
+    cosines = np.stack([_cosines(x.astype(np.float64)) for x in totals["rows"].values()])
+    grid_facts = mean_per_batch(totals, "grid")
+    return array_of(
+        "token_similarity",
+        cosines,
+        ("layer", "example", "token", "other_example", "other_token"),
+        ("cosine similarity", "1"),
+        provenance(
+            features, cosines.shape[1], 1, estimator="cosine of single tokens", **grid_facts
+        ),
+        layer=names,
+    )
 
-    def finish(totals: Totals) -> xr.DataArray:
-        layers = list(totals["rows"])
-        require_finite("the similarity of tokens", list(totals["rows"].values()), layers)
-        cosines = [_cosines(x.astype(np.float64)) for x in totals["rows"].values()]
-        facts = {"estimator": "cosine of single tokens"} | mean_per_batch(totals, "grid")
-        facts = provenance(features, len(cosines[0]), 1, **facts)
-        dims = ("layer", "example", "token", "other_example", "other_token")
-        words = "cosine similarity", "1"
-        return array_of("token_similarity", np.stack(cosines), dims, words, facts, layer=layers)
 
-    statistic = replace(statistic, finish=finish)
-    return evaluate(statistic, images, features, description="token similarity")
+@reusable
+def _match_statistic(
+    features: Features, grid: TokenGrid, size: int, similarity: str
+) -> Statistic[dict[str, dict[str, np.ndarray]]]:
+    """`Statistic` over pairs of images and their points with the matched points of each layer."""
+
+    def step(images: tf.Tensor, points: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
+        maps = maps_of(features, tf.reshape(images, (-1, *images.shape[2:])), grid)
+        return {
+            layer: {
+                "points": match_points(x[::2], x[1::2], points[:, 0], size, similarity),
+                # They are finite if and only if the tokens are.
+                "sums": tf.reshape(tf.reduce_sum(x, axis=(1, 2, 3)), (-1, 2)),
+            }
+            for layer, x in maps.items()
+        }
+
+    return row_statistic(step, with_labels=True)
+
+
+def _batches(pairs: Pairs, points: np.ndarray, size: int) -> tf.data.Dataset:
+    """Batches of (images, points): float32 (pair, 2, size, size, channel), (pair, 2, point, 2)."""
+
+    def generate() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for pair, points_of_pair in zip(pairs, points, strict=True):
+            images = [square_image(pair[name], size) for name in ("source", "target")]
+            yield np.stack(images), np.nan_to_num(points_of_pair)
+
+    channels = np.shape(pairs[0]["source"])[-1]
+    specs = tf.TensorSpec((2, size, size, channels)), tf.TensorSpec(points.shape[1:])
+    data = tf.data.Dataset.from_generator(generate, output_signature=specs)
+    data = data.apply(tf.data.experimental.assert_cardinality(len(pairs)))
+    return without_autotune(data.batch(PAIRS_AT_ONCE))
+
+
+def match_points(
+    source: tf.Tensor, target: tf.Tensor, points: tf.Tensor, size: int, similarity: str = "cosine"
+) -> tf.Tensor:
+    """The pixels (pair, point, 2) of targets whose features are most similar to those of source
+    points.
+
+    Tokens (pair, row, column, channel) are enlarged bilinearly to the size of the image. If several
+    pixels are equally similar, the first one is used, row by row. `"cosine"` normalises features
+    after they are enlarged. `"inner_product"` normalises them before: the features of pixels
+    between different tokens are then shorter, so that these pixels match less often.
+    """
+    source, target = (_pixel_features(tokens, size, similarity) for tokens in (source, target))
+    pixels = tf.clip_by_value(tf.cast(tf.floor(points), tf.int32), 0, size - 1)
+    features_of_points = tf.gather_nd(source, pixels, batch_dims=1)
+    every_pixel = tf.reshape(target, (tf.shape(target)[0], size * size, target.shape[-1]))
+    products = tf.matmul(features_of_points, every_pixel, transpose_b=True)
+    best = tf.argmax(products, axis=-1, output_type=tf.int32)
+    return tf.cast(tf.stack([best // size, best % size], axis=-1), tf.float32) + 0.5
+
+
+def _pixel_features(tokens: tf.Tensor, size: int, similarity: str) -> tf.Tensor:
+    """Features of pixels (pair, size, size, channel), whose inner products are compared."""
+    if require_word(similarity, SIMILARITIES, "similarity") == "cosine":
+        return tf.linalg.l2_normalize(tf.image.resize(tokens, (size, size)), axis=-1)
+    return tf.image.resize(tf.linalg.l2_normalize(tokens, axis=-1), (size, size))
+
+
+def square_pairs(pairs: Pairs, size: int) -> np.ndarray:
+    """Points of sources and targets in squares: float32 (pair, 2, point, 2).
+
+    Pairs with fewer points than others end in NaN.
+    """
+    if not pairs:
+        raise ValueError("Expected at least one pair. Received: none")
+    max_points = max(len(pair["source_points"]) for pair in pairs)
+    squared = np.full((len(pairs), 2, max_points, 2), np.nan, np.float32)
+    for number, pair in enumerate(pairs):
+        count = len(pair["source_points"])
+        for side, name in enumerate(("source", "target")):
+            points, (height, width) = np.asarray(pair[f"{name}_points"]), np.shape(pair[name])[:2]
+            has_all = count and points.shape == (count, 2)
+            if not has_all or not ((points >= 0) & (points <= (height, width))).all():
+                raise ValueError(
+                    "Expected at least one point, equally many source and target points, and "
+                    f"points within their image. Received: pair {number} with {name} points "
+                    f"{points.tolist()} in an image of {height} x {width}"
+                )
+            squared[number, side, :count] = square_points(points, height, width, size)
+    return squared
+
+
+def square_boxes(pairs: Pairs, size: int) -> np.ndarray:
+    """Boxes of the objects of targets in squares: float64 (pair, 4)."""
+    missing = [n for n, pair in enumerate(pairs) if np.shape(pair.get("target_box", ())) != (4,)]
+    if missing:
+        raise ValueError(
+            "threshold='box' needs the target_box (top, left, bottom, right) of each pair. "
+            f"Pair {missing[0]} has none."
+        )
+    corners = []
+    for pair in pairs:
+        height, width = np.shape(pair["target"])[:2]
+        corners.append(square_points(np.reshape(pair["target_box"], (2, 2)), height, width, size))
+    return np.reshape(corners, (-1, 4))
+
+
+def square_layout(height: int, width: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The (height, width) and (top, left) of an image that is centred in a square, in pixels."""
+    longer = max(height, width)
+    rows, columns = (max(1, round(side * size / longer)) for side in (height, width))
+    return (rows, columns), ((size - rows) // 2, (size - columns) // 2)
+
+
+def square_image(image: np.ndarray, size: int) -> np.ndarray:
+    """An image (height, width, channel), resized bilinearly and zero-padded to a square."""
+    height, width = np.shape(image)[:2]
+    inner, (top, left) = square_layout(height, width, size)
+    resized = tf.image.resize(image, inner, antialias=True)
+    return tf.image.pad_to_bounding_box(resized, top, left, size, size).numpy()
+
+
+def square_points(points: np.ndarray, height: int, width: int, size: int) -> np.ndarray:
+    """Points (point, 2) of an image, (row, column) in pixels, as points in its square."""
+    inner, corner = square_layout(height, width, size)
+    return np.asarray(points, float) * np.divide(inner, (height, width)) + corner
+
+
+def _longer_sides(boxes: np.ndarray, count: int) -> np.ndarray:
+    """The longer side of the box (top, left, bottom, right) of each of `count` pairs: (pair,)."""
+    boxes = np.asarray(boxes, float)
+    sides = boxes[:, 2:] - boxes[:, :2] if boxes.shape == (count, 4) else np.zeros((1, 2))
+    if not (np.isfinite(sides) & (sides > 0)).all():
+        raise ValueError(
+            f"Expected {count} boxes (top, left, bottom, right) that are not empty, one for each "
+            f"pair. Received: boxes of shape {boxes.shape} with sides {sides.tolist()}"
+        )
+    return sides.max(axis=1)
 
 
 @reusable

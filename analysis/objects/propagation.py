@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
+from scipy import ndimage
 
 from vit_tf.data.files import write_whole
 from vit_tf.features.conversion import LayerSelection, ModelLike
@@ -130,15 +131,9 @@ def outline(mask: np.ndarray) -> np.ndarray:
 
 def widen(mask: np.ndarray, reach: int) -> np.ndarray:
     """Pixels at most `reach` pixels from one of a mask: bool of its shape (height, width)."""
-    height, width = mask.shape
-    padded = np.pad(mask, reach)
     steps = np.arange(-reach, reach + 1)
-    wide = np.zeros(mask.shape, bool)
-    for down in steps:
-        for right in steps[steps**2 + down**2 <= reach**2]:
-            top, left = reach + down, reach + right
-            wide |= padded[top : top + height, left : left + width]
-    return wide
+    disk = steps[:, None] ** 2 + steps**2 <= reach**2
+    return ndimage.binary_dilation(mask, disk)
 
 
 def write_masks(folder: str | os.PathLike, masks: np.ndarray) -> None:
@@ -381,7 +376,7 @@ def follow_masks(
     """
     # Dense tokens are those of windows of the model's own size.
     features = read_model(model, "tokens", layers, detail, images=None if dense else frames)
-    return dict(_follow(features, frames, first, grid, dense, options))
+    return _follow(features, frames, first, grid, dense, options)
 
 
 def _follow(
@@ -391,13 +386,12 @@ def _follow(
     grid: PartialGrid,
     dense: bool,
     options: dict[str, float],
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the layers and masks of `follow_masks`, one by one: those of a video are large."""
+) -> dict[str, np.ndarray]:
+    """The masks of `follow_masks` by layer."""
     grid = require_grid(features, grid)
     maps = (dense_features if dense else token_maps)(features, frames, grid)
     require_finite("label propagation", list(maps.values()), list(maps))
-    for layer, tokens in maps.items():
-        yield layer, propagate_masks(tokens, first, **options)
+    return {layer: propagate_masks(tokens, first, **options) for layer, tokens in maps.items()}
 
 
 @measurement("tokens", arguments="{model}, videos")
@@ -464,22 +458,20 @@ def label_propagation(
         masks = _checked_masks(frames, masks)
         objects = np.unique(masks[0][masks[0] > 0]).tolist()
         # Each layer is scored, and a copy of the first mask, which does not move.
-        followed = dict(_follow(features, frames, masks[0], grid, dense, options))
-        for layer, layer_masks in (followed | {None: np.repeat(masks[:1], len(masks), 0)}).items():
-            means = np.stack(
-                [
-                    measure(layer_masks[1:-1], masks[1:-1], objects).mean(axis=0)
-                    for measure in (region_similarity, boundary_accuracy)
-                ]
-            )
-            scores.setdefault(layer, []).append(means)
+        followed: dict[str | None, np.ndarray] = {None: np.repeat(masks[:1], len(masks), axis=0)}
+        followed |= _follow(features, frames, masks[0], grid, dense, options)
+        for layer, layer_masks in followed.items():
+            means = [
+                measure(layer_masks[1:-1], masks[1:-1], objects).mean(axis=0)
+                for measure in (region_similarity, boundary_accuracy)
+            ]
+            scores.setdefault(layer, []).append(np.stack(means))
         examples += len(masks)
         video_of += [number] * len(objects)
     if not video_of:
         raise ValueError("Expected at least one video. Received: none")
     # Scores of all videos are concatenated along their objects.
     settings = (propagate.__kwdefaults__ or {}) | options
-    facts = provenance(features, examples, number + 1, dense=dense, **settings)
     in_place = np.concatenate(scores.pop(None), axis=1)
     region, boundary = np.stack([np.concatenate(s, axis=1) for s in scores.values()], axis=1)
     dims = ("layer", "object")
@@ -490,7 +482,11 @@ def label_propagation(
         "region_in_place": variable("object", in_place[0], "J of a copy of the first mask"),
         "boundary_in_place": variable("object", in_place[1], "F of a copy of the first mask"),
     }
-    return ResultDataset(variables, {"layer": list(scores), "video": ("object", video_of)}, facts)
+    return ResultDataset(
+        variables,
+        {"layer": list(scores), "video": ("object", video_of)},
+        provenance(features, examples, number + 1, dense=dense, **settings),
+    )
 
 
 def _checked_masks(frames: np.ndarray, masks: np.ndarray) -> np.ndarray:

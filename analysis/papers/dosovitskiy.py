@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -45,22 +45,21 @@ DOSOVITSKIY = Paper(
 
 def filters_of(model: StudyModel) -> Measurement:
     """The principal components of the patch embedding's filters."""
-    model.require(model.patch_kernel, "known patch embedding")
+    model.require("patch_kernel" in model.first_layer, "known patch embedding")
 
     def make() -> xr.DataArray:
         # Read from the model, whose key identifies the result.
-        return patch_filters(model.require(model.patch_kernel, "known patch embedding")())
+        return patch_filters(cast(Any, model.keras_copy()).patch_kernel)
 
     return task("patch_filters", model, make, reads="")
 
 
 def positions_of(model: StudyModel) -> Measurement:
     """The similarity of every position embedding to every other."""
-    model.require(model.position_embedding, "known position embedding")
+    model.require("position_embedding" in model.first_layer, "known position embedding")
 
     def make() -> xr.DataArray:
-        embedding = model.require(model.position_embedding, "known position embedding")
-        return position_similarity(embedding(), model.grid)
+        return position_similarity(cast(Any, model.keras_copy()).position_embedding, model.grid)
 
     return task("position_similarity", model, make, reads="")
 

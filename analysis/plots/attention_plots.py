@@ -29,9 +29,11 @@ from .primitives import (
     draw_matrix,
     elide,
     layer_label,
+    number_texts,
     panels,
     picture_of,
     shorten,
+    write_cells,
 )
 from .rule import draws
 
@@ -420,9 +422,9 @@ def _draw_heads(
     return ax, ax.panels.ravel()
 
 
-@draws(dict.fromkeys(("row_offset", "column_offset"), "layer head"))
+@draws(dict.fromkeys(("row_offset", "column_offset"), "layer head"), size=(6.4, 4.6))
 def plot_attention_offset(
-    result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None
+    result: xr.Dataset, ax: "Axes", *, layers: list[str] | None = None
 ) -> "Axes":
     """Mean offset of each head's attention from its query (section 4.2 of Walmer et al. 2023).
 
@@ -452,7 +454,6 @@ def plot_attention_offset(
     """
     offsets = [select_layers(result[name], layers) for name in ("column_offset", "row_offset")]
     names, cut = shorten(layer_names(offsets[0]))
-    ax = style.new_axes(6.4, 4.6) if ax is None else ax
     for line in (ax.axhline, ax.axvline):
         line(0, color="0.6", linewidth=0.8, zorder=1)
     depth, values = style.depth_colours(len(names)), [offset.values for offset in offsets]
@@ -512,10 +513,8 @@ def plot_head_classes(
     }
     title = style.titled("Attention head types", result)
     ax, _ = draw_matrix(codes, ax, title=title, size="large", **look)
-    for (row, column), name in np.ndenumerate(kind.values.T):
-        tone = "white" if name in _ON_DARK else "black"
-        sign = _SIGNS[str(direction.values[column, row])]
-        ax.text(column, row, sign, color=tone, ha="center", va="center", fontsize=9)
+    signs = np.vectorize(_SIGNS.get, otypes=[object])(direction.values.T)
+    write_cells(ax, signs, np.isin(kind.values.T, _ON_DARK), fontsize=9)
     handles = [
         Patch(facecolor=c, edgecolor="0.6", label=f"{KIND_LABELS[k]}: {np.sum(kind.values == k)}")
         for k, c in KIND_COLOURS.items()
@@ -631,13 +630,9 @@ def plot_attention_patterns(
     title = style.titled("Repetition of attention patterns", result)
     drawn = draw_matrix(values, ax, title=title, **look)[0]
     if values.shape[0] <= NUMBERED:
-        for (column, row), value in np.ndenumerate(values.values):
-            if np.isfinite(value):
-                shade = "black" if value > 0.6 * ends[1] else "white"
-                at = {"ha": "center", "va": "center", "fontsize": FONT_SIZE - 1, "color": shade}
-                # Without the sign of a zero.
-                text = f"{round(float(value), 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")
-                drawn.text(column, row, text, **at)
+        matrix = values.values.T
+        dark = ~(matrix > 0.6 * ends[1])
+        write_cells(drawn, number_texts(matrix), dark, fontsize=FONT_SIZE - 1)
     return drawn
 
 

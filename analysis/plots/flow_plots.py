@@ -164,9 +164,9 @@ def _skip_norm(variable: str, values: np.ndarray) -> "Normalize":
     return LogNorm(1 / limit, limit)
 
 
-@draws(dict.fromkeys(SKIP_LABELS, "layer token"), several=True, by_name_only=True)
+@draws(dict.fromkeys(SKIP_LABELS, "layer token"), several=True, by_name_only=True, size=(8.5, 4.4))
 def plot_skip_ratio_lines(
-    results: style.Datasets, ax: "Axes | None", *, variable: str = "norm_ratio"
+    results: style.Datasets, ax: "Axes", *, variable: str = "norm_ratio"
 ) -> "Axes":
     """Skip-to-branch norm ratio by layer, averaged over tokens (Figures 7 right and E.2 of Raghu).
 
@@ -205,7 +205,6 @@ def plot_skip_ratio_lines(
     }
     kinds = list(dict.fromkeys(kind for _, kind in lines))
     layers = [layer_names(line) for line in lines.values()]
-    ax = style.new_axes(8.5, 4.4) if ax is None else ax
     ax.axhline(1 if variable == "norm_ratio" else 0, color="0.55", linewidth=0.9, zorder=1)
     colours, depths = style.line_colours(label for label, _ in lines), depth_axis(ax, layers)
     for names, depth, ((label, kind), line) in zip(layers, depths, lines.items(), strict=True):
@@ -575,9 +574,9 @@ def _draw_cells(
     return draw_matrix(values, ax, height=3, title=title, size="large", bar=label, **look)[0]
 
 
-@draws({"distance": "layer head"}, several=True, by_name_only=True)
+@draws({"distance": "layer head"}, several=True, by_name_only=True, size=(7, 4.2))
 def plot_head_effects(
-    results: style.Datasets, ax: "Axes | None", *, change: str = "output_change"
+    results: style.Datasets, ax: "Axes", *, change: str = "output_change"
 ) -> "Axes":
     """Effect of ablating each attention head versus its attention distance.
 
@@ -612,7 +611,6 @@ def plot_head_effects(
     distances = style.labelled(results, "distance")
     datasets = style.by_label(results)
     errors = {label: dataset.get(f"{change}_stderr") for label, dataset in datasets.items()}
-    ax = style.new_axes(7, 4.2) if ax is None else ax
     colours = style.line_colours(effects)
     for label, effect in effects.items():
         distance, colour = distances[label].reindex_like(effect), colours[label]
@@ -901,10 +899,17 @@ def plot_input_gradients(
     See also:
         `input_gradients`, `plot_grad_cam`.
     """
+    return _draw_pixels(result, ax, "Input gradients", image, example)
+
+
+def _draw_pixels(
+    result: xr.DataArray, ax: "Axes | None", title: str, image: Any, example: int
+) -> "Axes":
+    """A map for each class of absolute values (row, column, channel), summed over channels."""
     maps = abs(select_labels(result, example=example)).sum("channel")
-    names = class_titles(result)
-    title = style.titled("Input gradients", result)
-    return draw_maps(ax, maps.values, names, title, image=picture_of(maps, image))[0]
+    title = style.titled(title, result)
+    image = picture_of(maps, image)
+    return draw_maps(ax, maps.values, class_titles(result), title, image=image)[0]
 
 
 @draws("example class row column channel")
@@ -937,10 +942,7 @@ def plot_integrated_gradients(
     See also:
         `integrated_gradients`, `plot_input_gradients`.
     """
-    maps = abs(select_labels(result, example=example)).sum("channel")
-    names = class_titles(result)
-    title = style.titled("Integrated gradients", result)
-    return draw_maps(ax, maps.values, names, title, image=picture_of(maps, image))[0]
+    return _draw_pixels(result, ax, "Integrated gradients", image, example)
 
 
 @draws("example class layer row column")

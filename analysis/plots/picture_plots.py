@@ -1,7 +1,7 @@
 """Pictures of images in the order of a ranking, and images as points: neighbours, mistakes."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -196,12 +196,9 @@ def plot_projection(
             f"Received: {result.sizes['component']}"
         )
     result = select_layers(result, layers)
-    labels = result["label"].values
-    class_numbers = np.unique(labels)
-    names = (
-        dict(zip(labels.tolist(), map(str, result["class_name"].values), strict=True))
-        if ("class_name" in result.coords)
-        else {number: str(number) for number in class_numbers.tolist()}
+    names = result["class_name" if "class_name" in result.coords else "label"].values.astype(str)
+    classes, firsts, codes = np.unique(
+        result["label"].values, return_index=True, return_inverse=True
     )
     short_names, _ = shorten(layer_names(result))
     titles = [elide(name, 22) for name in short_names]
@@ -214,33 +211,22 @@ def plot_projection(
     method = {"tsne": "t-SNE"}.get(method, method.upper())
     title = style.titled(f"Classes by layer, {method}" if method else "Classes by layer", result)
     ax, flat = panels(ax, len(titles), title, titles, inches=(1.9, 1.9), pad=3)
-    if len(class_numbers) <= ENOUGH_CLASSES:
-        colours = dict(
-            zip(class_numbers.tolist(), style.distinct_colours(len(class_numbers)), strict=True)
-        )
-    else:
-        spectrum = style.colours("turbo")
-        colours = {
-            number: spectrum(index / (len(class_numbers) - 1))
-            for index, number in enumerate(class_numbers.tolist())
-        }
-    size = float(np.clip(1500 / math.sqrt(len(labels)) / 10, 3, 20))
-    point_colours = [colours[label] for label in labels.tolist()]
+    has_legend = len(classes) <= ENOUGH_CLASSES
+    spectrum = style.colours("turbo")(np.linspace(0, 1, len(classes)))
+    colours = np.array(style.distinct_colours(len(classes)) if has_legend else spectrum)
+    size = float(np.clip(1500 / math.sqrt(len(codes)) / 10, 3, 20))
     # Points in random order, so that no class covers the others.
-    order = np.random.default_rng(0).permutation(len(labels))
+    order = np.random.default_rng(0).permutation(len(codes))
     for panel, points in zip(flat, result.values, strict=True):
-        panel.scatter(
-            *points[order].T, s=size, c=[point_colours[i] for i in order], linewidths=0, alpha=0.8
-        )
+        panel.scatter(*points[order].T, s=size, c=colours[codes[order]], linewidths=0, alpha=0.8)
         panel.set(xticks=[], yticks=[])
-    if len(class_numbers) <= ENOUGH_CLASSES:
+    if has_legend:
         from matplotlib.lines import Line2D
 
+        look: dict[str, Any] = {"marker": "o", "linestyle": "", "markersize": 5}
         handles = [
-            Line2D(
-                [], [], marker="o", linestyle="", markersize=5, color=colour, label=names[number]
-            )
-            for number, colour in colours.items()
+            Line2D([], [], color=colour, label=name, **look)
+            for name, colour in zip(names[firsts], colours, strict=True)
         ]
         flat[0].figure.legend(
             handles=handles, loc="outside right upper", fontsize=8, frameon=False, title="class"

@@ -216,9 +216,7 @@ def draw_lines(
         }
         if label in baselines:
             look |= {"linewidth": 1.1, "markersize": 3, "zorder": 1.5}
-        ax.plot(depth, line.values, **look)
-        if errors:
-            draw_band(ax, depth, line.values, 1.96 * errors[label, kind].values, colour)
+        draw_line(ax, depth, line.values, errors[label, kind].values if errors else None, **look)
         if points:
             y = points[label, kind].values
             dots = {"s": 12, "color": colour, "alpha": 0.45, "linewidth": 0}
@@ -229,6 +227,15 @@ def draw_lines(
         style.percent(ax.yaxis)
     style.legend(ax, "band: 95 % CI" if errors else None)
     return ax
+
+
+def draw_line(
+    ax: "Axes", x: np.ndarray, y: np.ndarray, stderr: np.ndarray | None, **look: Any
+) -> None:
+    """A line with a band for its 95 % CI, where the standard errors are known."""
+    (line,) = ax.plot(x, y, **look)
+    if stderr is not None:
+        draw_band(ax, x, y, 1.96 * stderr, line.get_color())
 
 
 def draw_band(
@@ -474,6 +481,20 @@ def draw_matrix(
             label_layers(ax, which, names, model, length if new else None)
     ax.set_title(title, fontsize=size, pad=pad)
     return ax, style.colour_bar(ax, image, bar) if bar else None
+
+
+def write_cells(ax: "Axes", texts: np.ndarray, is_dark: np.ndarray, **look: Any) -> None:
+    """Write texts (row, column) in the cells of a matrix, in white where these are dark."""
+    for (row, column), text in np.ndenumerate(texts):
+        colour = "white" if is_dark[row, column] else "black"
+        ax.text(column, row, text, ha="center", va="center", color=colour, **look)
+
+
+def number_texts(values: np.ndarray) -> np.ndarray:
+    """Numbers with two decimals, without the sign of a zero; no text for NaN."""
+    texts = np.vectorize("{:.2f}".format)(values.round(2) + 0.0)
+    texts = np.char.replace(texts, "-", "\N{MINUS SIGN}")
+    return np.where(np.isfinite(values), texts, "")
 
 
 def label_layers(

@@ -1,8 +1,7 @@
 """Evaluations of features by layer: probes, k-NN, retrieval, clustering, videos, keypoints."""
 
-import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -12,7 +11,6 @@ from ..engine.results import (
     CLS,
     SPATIAL,
     current_words,
-    expect_array,
     layer_names,
     require_word,
     select_labels,
@@ -20,13 +18,9 @@ from ..engine.results import (
 )
 from . import style
 from .primitives import (
-    NORMALISED,
     depth_axis,
     draw_lines,
     draw_maps,
-    layer_label,
-    name_layers,
-    shorten,
     wrap,
 )
 from .rule import draws
@@ -117,35 +111,30 @@ def plot_probe_map(
     return draw_maps(ax, maps, names, title, **look)[0]
 
 
-@draws("layer l2 [token] [seed]", "layer [token] [seed]", several=True)
-def plot_ridge_probe(
-    results: style.Arrays, ax: "Axes | None", *, label: str | None = None
-) -> "Axes":
+@draws("layer l2 [token] [seed]", "layer [token] [seed]", several=True, size=(8.5, 4.4))
+def plot_ridge_probe(results: style.Arrays, ax: "Axes") -> "Axes":
     """Ridge-probe accuracy by layer (Figures 11, 13, F.1 and F.2 of Raghu et al. 2021).
 
-    Each line shows one value of `l2`. The plot does not select a value, since selection on the test
-    set would bias the accuracy. To draw a single value of `l2`, select this value on other images
-    and pass `result.sel(l2=...)`. To add another model in another colour, call the function again
-    with the same `ax`.
+    Each result has a colour, and each value of `l2` a line style. The plot does not select a value,
+    since selection on the test set would bias the accuracy. To draw a single value of `l2`, select
+    this value on other images and pass `result.sel(l2=...)`.
 
     If a result has several tokens, the line shows the mean over tokens, and a band shows their
     range. If a result has several seeds, the line shows the mean over seeds, and error bars show
-    the standard deviation (n - 1 degrees of freedom). Depth is normalised to [0, 1]. If all models
-    have the same layers, the axis names these layers.
+    the standard deviation (n - 1 degrees of freedom). If all results have the same layers, the axis
+    names these layers. Otherwise, depth is normalised to [0, 1].
 
     Args:
         results: DataArray of dims (layer, l2, [token], [seed]) or DataArray of dims (layer,
             [token], [seed]), from `ridge_probe`, or a dict from label to such a result.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
-        label: name of the model in the legend. None means the attribute `model` of the result.
 
     Returns:
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the form of a result is wrong, or if the dict is empty.
 
     Examples:
         >>> result = analysis.ridge_probe(model, train, test)
@@ -154,28 +143,22 @@ def plot_ridge_probe(
     See also:
         `ridge_probe`, `select_l2`, `plot_probe_map`.
     """
-    if isinstance(results, dict):
-        for name, result in results.items():
-            ax = plot_ridge_probe(result, ax, label=name)
-        return cast("Axes", ax)
-    result = results
-    if "l2" not in result.dims:
-        result = result.drop_vars("l2", errors="ignore").expand_dims(l2=[0.0])
-    result = expect_array(result, ("layer", "l2"), optional=("token", "seed"))
-    label = result.attrs.get("model", "") if label is None else label
-    ax = style.new_axes(8.5, 4.4) if ax is None else ax
-    lines = [line for line in ax.get_lines() if str(line.get_marker()) in style.MARKERS]
-    order = len({(line.get_color(), line.get_marker()) for line in lines})  # without error bars
-    names = layer_names(result)
-    depth = np.linspace(0, 1, len(names))
-    _name_depth(ax, names, depth, overlay=order > 0)
-    options = {"color": f"C{order}", "marker": style.marker(order)}
-    for line_style, (l2, line) in zip(
-        itertools.cycle(style.LINE_STYLES), result.groupby("l2"), strict=False
-    ):
-        strength = f"l2 = {l2:g}" if result.sizes["l2"] > 1 or not label else ""
-        options |= {"linestyle": line_style, "label": ", ".join(filter(None, [label, strength]))}
-        _plot_probe(ax, depth, line.squeeze("l2"), options)
+    if not isinstance(results, dict):
+        results = {str(results.attrs.get("model", "")): results}
+    depths = depth_axis(ax, [layer_names(result) for result in results.values()])
+    colours = style.line_colours(results)
+    for index, (depth, (label, result)) in enumerate(zip(depths, results.items(), strict=True)):
+        if "l2" not in result.dims:
+            result = result.drop_vars("l2", errors="ignore").expand_dims(l2=[0.0])
+        for order, l2 in enumerate(result["l2"].values):
+            strength = f"l2 = {l2:g}" if result.sizes["l2"] > 1 or not label else ""
+            look: dict[str, Any] = {
+                "color": colours[label],
+                "marker": style.marker(index),
+                "linestyle": style.line_style(order),
+                "label": ", ".join(filter(None, [label, strength])),
+            }
+            _plot_probe(ax, depth, result.isel(l2=order), look)
     return _finish_accuracies(ax, "Ridge-probe accuracy")
 
 
@@ -226,24 +209,8 @@ def _finish_accuracies(ax: "Axes", title: str) -> "Axes":
     return ax
 
 
-def _name_depth(ax: "Axes", names: Sequence[str], depth: np.ndarray, overlay: bool) -> None:
-    """Name the layers along the x axis, or number the depth if models on it differ in layers."""
-    from matplotlib.ticker import MultipleLocator, NullLocator, ScalarFormatter
-
-    before = [text.get_text() for text in ax.get_xticklabels(which="both")]
-    short, cut = shorten(names)
-    name_layers(ax, "x", short, depth)
-    ax.set_xlabel(layer_label(cut))
-    if overlay and before != [text.get_text() for text in ax.get_xticklabels(which="both")]:
-        ax.xaxis.set_major_locator(MultipleLocator(0.2))
-        ax.xaxis.set_major_formatter(ScalarFormatter())
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.tick_params(axis="x", which="both", labelrotation=0, labelsize="medium", length=3.5)
-        ax.set_xlabel(NORMALISED)
-
-
-@draws("layer [seed]", several=True, by_name_only=True)
-def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
+@draws("layer [seed]", several=True, by_name_only=True, size=(8.5, 4.4))
+def plot_probe_variants(results: style.Arrays, ax: "Axes") -> "Axes":
     """Ridge-probe accuracy by layer and token pooling (Figures 11 and F.3 of Raghu et al. 2021).
 
     The results are a dict with keys of the form "model: variant", such as "ViT-CLS: first token".
@@ -273,7 +240,6 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes | None") -> "Axes":
     lines = style.by_label(results)
     models, _, variants = zip(*(label.partition(": ") for label in lines), strict=True)
     models, variants = (list(dict.fromkeys(names)) for names in (models, variants))
-    ax = style.new_axes(8.5, 4.4) if ax is None else ax
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = style.line_colours(models)
     for depth, (label, line) in zip(depths, lines.items(), strict=True):
@@ -402,8 +368,9 @@ def plot_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
     dict.fromkeys(("accuracy", "low", "high"), "fraction"),
     several=True,
     by_name_only=True,
+    size=(7.5, 4.4),
 )
-def plot_accuracy_by_data(results: style.Datasets, ax: "Axes | None") -> "Axes":
+def plot_accuracy_by_data(results: style.Datasets, ax: "Axes") -> "Axes":
     """Test accuracy versus share of the training data (Figures 3 and 4 of the ViT paper).
 
     Args:
@@ -425,7 +392,6 @@ def plot_accuracy_by_data(results: style.Datasets, ax: "Axes | None") -> "Axes":
     See also:
         `a study of models trained on fractions of the data`.
     """
-    ax = style.new_axes(7.5, 4.4) if ax is None else ax
     lines = style.by_label(results)
     colours = style.line_colours(lines)
     for index, (label, line) in enumerate(lines.items()):

@@ -8,7 +8,7 @@ import xarray as xr
 
 from ..engine.results import layer_names, require_word, select_labels
 from . import style
-from .primitives import depth_axis, draw_band, draw_lines, draw_matrix, panels
+from .primitives import depth_axis, draw_line, draw_lines, draw_matrix, panels
 from .rule import draws
 
 if TYPE_CHECKING:
@@ -232,15 +232,9 @@ def plot_robustness(
             x, accuracy, errors = (part[variable].values for variable in variables)
             x = np.append(start, x)
             accuracy = np.append(result["intact_accuracy"].item(), accuracy)
-            panel.plot(
-                x,
-                accuracy,
-                label=label or "accuracy",
-                color=colours[label],
-                marker="o",
-                markersize=3,
-            )
-            draw_band(panel, x, accuracy, 1.96 * np.append(0.0, errors), colours[label])
+            look: dict[str, Any] = {"color": colours[label], "marker": "o", "markersize": 3}
+            errors = np.append(0.0, errors)
+            draw_line(panel, x, accuracy, errors, label=label or "accuracy", **look)
         style.tidy(panel, ylim=(0, 1))
         style.percent(panel.yaxis)
         panel.tick_params(labelsize=7.5)
@@ -354,21 +348,18 @@ def plot_outlier_tokens(
         for depth, (label, result) in zip(depths, named.items(), strict=True):
             look: dict[str, Any] = {"color": colours[label], "marker": "o", "markersize": 3}
             if panel is share:
-                panel.plot(depth, result["share"].values, label=label or "outliers", **look)
-                band = 1.96 * result["stderr"].values
-                draw_band(panel, depth, result["share"].values, band, colours[label])
+                values, errors = result["share"].values, result["stderr"].values
+                draw_line(panel, depth, values, errors, label=label or "outliers", **look)
             elif panel is ratio:
                 panel.plot(depth, result["norm_ratio"].values, **look)
             else:
                 for order, tokens in enumerate(result["tokens"].values):
-                    line = result["attention"].sel(tokens=tokens).values
+                    received = result.sel(tokens=tokens)
+                    line, errors = (received[x].values for x in ("attention", "attention_stderr"))
                     if np.isfinite(line).any():
-                        name = ": ".join(filter(None, [label, str(tokens)]))
-                        panel.plot(
-                            depth, line, **look, linestyle=style.line_style(order), label=name
-                        )
-                        errors = result["attention_stderr"].sel(tokens=tokens).values
-                        draw_band(panel, depth, line, 1.96 * errors, colours[label])
+                        look["label"] = ": ".join(filter(None, [label, str(tokens)]))
+                        look["linestyle"] = style.line_style(order)
+                        draw_line(panel, depth, line, errors, **look)
     largest = max(float(result["share"].max()) for result in named.values())
     style.tidy(share, ylabel="share (%)", ylim=(0, max(1.2 * largest, 0.01)))
     style.percent(share.yaxis)
@@ -426,40 +417,27 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     kinds = layer_names(result, "tokens")
     colours = style.line_colours(kinds, baselines=["ordinary"])
 
-    def draw(
-        panel: "Axes", depth: np.ndarray, name: str, tokens: str, line: Any, **where: str
-    ) -> None:
-        values = select_labels(result[name], tokens=tokens, **where).values
-        errors = select_labels(result[f"{name}_stderr"], tokens=tokens, **where).values
-        label = ": ".join([tokens, *where.values()][: 1 if name == "probe_accuracy" else 2])
-        panel.plot(
-            depth,
-            values,
-            label=label,
-            linestyle=line,
-            marker="o",
-            markersize=3,
-            color=colours[tokens],
-        )
-        draw_band(panel, depth, values, 1.96 * errors, colours[tokens])
-
     for panel, content in zip(flat, [*contents, None], strict=True):
         (depth,) = depth_axis(panel, [layer_names(result)])
         for tokens in kinds:
+            look: dict[str, Any] = {"color": colours[tokens], "marker": "o", "markersize": 3}
+            part = result.sel(tokens=tokens)
             if content is not None:
-                draw(panel, depth, "probe_accuracy", tokens, "-", content=content)
-                chance = select_labels(result["chance"], tokens=tokens, content=content).values
-                panel.plot(depth, chance, ":", color=colours[tokens])
-            else:
-                for order, replacement in enumerate(layer_names(result, "replacement")):
-                    line = style.line_style(order)
-                    draw(panel, depth, "output_change", tokens, line, replacement=replacement)
-        if content is not None:
-            style.tidy(panel, ylabel="accuracy (%)", ylim=(0, 1))
-            style.percent(panel.yaxis)
-        else:
-            style.tidy(panel, ylabel="divergence of predictions (nat)", ylim=(0, None))
+                part = part.sel(content=content)
+                panel.plot(depth, part["chance"].values, ":", color=colours[tokens])
+                values, errors = (part[f"probe_accuracy{x}"].values for x in ("", "_stderr"))
+                draw_line(panel, depth, values, errors, label=tokens, **look)
+                continue
+            for order, replacement in enumerate(layer_names(result, "replacement")):
+                replaced = part.sel(replacement=replacement)
+                values, errors = (replaced[f"output_change{x}"].values for x in ("", "_stderr"))
+                look |= {"label": f"{tokens}: {replacement}", "linestyle": style.line_style(order)}
+                draw_line(panel, depth, values, errors, **look)
         panel.legend(fontsize=7, frameon=False)
+    for panel in flat[:-1]:
+        style.tidy(panel, ylabel="accuracy (%)", ylim=(0, 1))
+        style.percent(panel.yaxis)
+    style.tidy(flat[-1], ylabel="divergence of predictions (nat)", ylim=(0, None))
     return ax
 
 

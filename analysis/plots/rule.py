@@ -12,6 +12,7 @@ import xarray as xr
 from ..engine.accessors import NoPlotError
 from ..engine.results import Result, describe_result, expect_array, expect_results, expect_variable
 from .primitives import entitle
+from .style import new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +67,8 @@ def draws(
     several: bool = False,
     by_name_only: bool = False,
     names_model: bool = True,
-) -> Callable[[Callable[Concatenate[R, "Axes | None", P], "Axes"]], "PlotFunction[R, P]"]:
+    size: tuple[float, float] | None = None,
+) -> Callable[[Callable[Concatenate[R, Any, P], "Axes"]], "PlotFunction[R, P]"]:
     """Returns a decorator for a plot, a function `plot_<measurement>(result, ax, *, ...)`.
 
     The function gets a result of one of the shapes, with the dims in their order. The decorator
@@ -81,10 +83,12 @@ def draws(
         by_name_only: whether the plot is available by its name only, since `plot(result)` draws
             such results with another plot.
         names_model: whether the results have the attribute `model`; `plot(result)` refuses others.
+        size: size in inches of the figure whose axes the function gets if `ax` is None. Without
+            a size, the function gets None and creates the figure itself.
     """
 
     def decorate(
-        function: Callable[Concatenate[R, "Axes | None", P], "Axes"],
+        function: Callable[Concatenate[R, Any, P], "Axes"],
     ) -> PlotFunction[R, P]:
         name = function.__name__
 
@@ -103,6 +107,8 @@ def draws(
                     f"{name} draws one result at a time. Received: {len(result)} results; draw "
                     "each with its own ax="
                 )
+            if ax is None and size:
+                ax = new_axes(*size)
             drawn = cast(Any, function)(result, ax, **options)
             if title is not None:
                 entitle(drawn, title)

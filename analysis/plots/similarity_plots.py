@@ -24,9 +24,11 @@ from .primitives import (
     label_layers,
     layer_label,
     name_layers,
+    number_texts,
     panels,
     shorten,
     wrap,
+    write_cells,
 )
 from .rule import draws
 
@@ -342,8 +344,8 @@ def _mark_matches(ax: "Axes", cka: np.ndarray) -> None:
     )
 
 
-@draws({"cka": "layer"}, several=True)
-def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axes":
+@draws({"cka": "layer"}, several=True, size=(8.5, 4.4))
+def plot_best_matching_layer(results: style.Datasets, ax: "Axes") -> "Axes":
     """CKA of each layer with the layer of the same name in another model (Figures 12, G.1 and G.2).
 
     Each line shows one result. Line colours go from dark to bright in the order of the results. If
@@ -372,7 +374,6 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None") -> "Axe
     """
     results = style.by_label(results)
     lines = style.labelled(results, "cka")
-    ax = style.new_axes(8.5, 4.4) if ax is None else ax
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = style.depth_colours(len(lines))
     for index, (label, line) in enumerate(lines.items()):
@@ -468,18 +469,7 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     for panel, part in zip(flat, parts, strict=True):
         values = cka.sel(part=part).values.T
         image = panel.imshow(values, cmap=style.colours("magma"), **FIXED)
-        for (row, column), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                shade = "black" if value > 0.6 else "white"
-                panel.text(
-                    column,
-                    row,
-                    f"{value:.2f}",
-                    ha="center",
-                    va="center",
-                    fontsize=FONT_SIZE,
-                    color=shade,
-                )
+        write_cells(panel, number_texts(values), ~(values > 0.6), fontsize=FONT_SIZE)
         panel.set_xticks(range(len(names)), names, rotation=90, fontsize=FONT_SIZE)
         panel.set_yticks(range(len(names)), names, fontsize=FONT_SIZE)
         panel.tick_params(length=0)
@@ -683,9 +673,9 @@ ORDERS = {
 }
 
 
-@draws({"cka": "order subset layer", "distance": "order subset"})
+@draws({"cka": "order subset layer", "distance": "order subset"}, size=(7.5, 4.4))
 def plot_head_similarity(
-    result: xr.Dataset, ax: "Axes | None", *, layers: list[str] | None = None
+    result: xr.Dataset, ax: "Axes", *, layers: list[str] | None = None
 ) -> "Axes":
     """CKA between growing subsets of a ViT's heads and layers of another model (Figure 5 of Raghu).
 
@@ -719,7 +709,6 @@ def plot_head_similarity(
     cka, distance = select_layers(result["cka"], layers), result["distance"]
     error = select_layers(result["stderr"], layers) if "stderr" in result else None
     names, cut = shorten(layer_names(cka))
-    ax = style.new_axes(7.5, 4.4) if ax is None else ax
     for index, colour in enumerate(style.depth_colours(len(names))):
         lines = cka.isel(layer=index)
         for order, look in ORDERS.items():
@@ -858,10 +847,9 @@ PLACES = (
 
 
 @draws(
-    dict.fromkeys(("training_flops", "test_accuracy"), "run"),
-    names_model=False,
+    dict.fromkeys(("training_flops", "test_accuracy"), "run"), names_model=False, size=(7.5, 4.6)
 )
-def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
+def plot_compute(result: xr.Dataset, ax: "Axes") -> "Axes":
     """Test accuracy versus training compute (Figure 5 of the ViT paper).
 
     Each point shows one run, labelled with the coordinate `run`. Families of models, given by the
@@ -903,7 +891,6 @@ def plot_compute(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     flops = flops.values[has_accuracy].astype("float64")
     families, names = result["family"].values[has_accuracy], result["run"].values[has_accuracy]
     unit = next((unit for unit in UNITS if unit <= flops.max()), 1)
-    ax = style.new_axes(7.5, 4.6) if ax is None else ax
     for index, (kind, colour) in enumerate(style.line_colours(families.tolist()).items()):
         members = families == kind
         ax.plot(

@@ -95,8 +95,12 @@ def clustering(
     features, batches = prepare(
         model, images, kind="outputs", layers=layers, detail=detail, labelled=True
     )
-    statistic = clustering_statistic(features, num_clusters, tokens, seed, starts)
-    return evaluate(statistic, batches, features, description="clustering")
+    return evaluate(
+        clustering_statistic(features, num_clusters, tokens, seed, starts),
+        batches,
+        features,
+        description="clustering",
+    )
 
 
 @statistic_of(clustering)
@@ -176,8 +180,12 @@ def object_clustering(
         model, images, kind="tokens", layers=layers, detail=detail, masked=True
     )
     grid = complete_grid(features, batches, grid, _num_tokens)
-    statistic = object_clustering_statistic(features, num_clusters, grid, seed, starts)
-    return evaluate(statistic, batches, features, description="clustering of objects")
+    return evaluate(
+        object_clustering_statistic(features, num_clusters, grid, seed, starts),
+        batches,
+        features,
+        description="clustering of objects",
+    )
 
 
 @statistic_of(object_clustering)
@@ -193,26 +201,28 @@ def object_clustering_statistic(
 
     def step(images: tf.Tensor, masks: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         means = {tap: masked_features(as_tokens(tap, x), masks, grid) for tap, x in taps.items()}
-        covered = tf.cast(masks, tf.float32) > 0
-        labelled, covered_any = labels >= 0, tf.reduce_any(covered, axis=(2, 3))
-        counted = tf.logical_and(labelled, covered_any)
+        is_labelled = labels >= 0
+        has_mask = tf.reduce_any(tf.cast(masks, tf.float32) > 0, axis=(2, 3))
+        counted = tf.logical_and(is_labelled, has_mask)
         means = {tap: tf.cast(tf.boolean_mask(x, counted), tf.float64) for tap, x in means.items()}
         return {
             "rows": {"x": means, "labels": tf.boolean_mask(labels, counted)},
-            "left_out": tf.reduce_sum(tf.cast(tf.logical_and(labelled, ~covered_any), tf.int32)),
-            "beyond": count_out_of_range(masks),
+            "left_out": tf.reduce_sum(tf.cast(tf.logical_and(is_labelled, ~has_mask), tf.int32)),
+            "out_of_range": count_out_of_range(masks),
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals: Totals) -> xr.Dataset:
-        require_in_range(totals["beyond"])
+        require_in_range(totals["out_of_range"])
         x, labels = totals["rows"]["x"], totals["rows"]["labels"]
         require_finite("features of objects", list(x.values()), x)
         pooled = Pooled(x, labels, "under masks", int(totals["batches"]))
         result = cluster_scores(features, pooled, num_clusters, seed, starts)
-        facts = provenance(features, totals["examples"], totals["batches"], objects=len(labels))
-        return result.assign_attrs(facts | {"left_out": int(totals["left_out"])})
+        return result.assign_attrs(
+            provenance(features, totals["examples"], totals["batches"], objects=len(labels))
+            | {"left_out": int(totals["left_out"])}
+        )
 
     return Statistic(step, finish, with_labels=True)
 
@@ -300,17 +310,17 @@ def cluster_scores(
     require_classes(num_classes)
     num_clusters = num_clusters or num_classes
     for layer, x in pooled.layers.items():
-        if (different := len(np.unique(x, axis=0))) < num_clusters:
+        if (num_distinct := len(np.unique(x, axis=0))) < num_clusters:
             raise ValueError(
                 f"Expected at least {num_clusters} distinct examples for as many clusters. "
-                f"Received: {different} at {layer}"
+                f"Received: {num_distinct} at {layer}"
             )
 
     def fit(x: np.ndarray) -> np.ndarray:
         n_init: Any = starts  # a number, or "auto", as scikit-learn's types say
         return KMeans(num_clusters, n_init=n_init, random_state=seed).fit_predict(x.astype(float))
 
-    # One layer to a core: each is small for several.
+    # Each core clusters whole layers, which are too small to be divided among cores.
     with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
         clusters = list(pool.map(fit, pooled.layers.values()))
     scores = {
@@ -324,18 +334,21 @@ def cluster_scores(
         )
         for name, (score, long_name) in scores.items()
     }
-    facts = provenance(
-        features,
-        len(pooled.labels),
-        pooled.batches,
-        clusters=num_clusters,
-        classes=num_classes,
-        seed=seed,
-        starts=starts,
-        estimator="k-means, the tightest of several starts",
-        tokens=pooled.tokens or DEFAULT,
+    return ResultDataset(
+        variables,
+        {"layer": list(pooled.layers)},
+        provenance(
+            features,
+            len(pooled.labels),
+            pooled.batches,
+            clusters=num_clusters,
+            classes=num_classes,
+            seed=seed,
+            starts=starts,
+            estimator="k-means, the tightest of several starts",
+            tokens=pooled.tokens or DEFAULT,
+        ),
     )
-    return ResultDataset(variables, {"layer": list(pooled.layers)}, facts)
 
 
 def purity(labels: np.ndarray, clusters: np.ndarray) -> float:

@@ -1,9 +1,8 @@
-"""k-NN classification by a vote of the nearest training images."""
+"""Nearest neighbours: k-NN classification by their vote, and the nearest images as pictures."""
 
 from __future__ import annotations
 
 import functools
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,15 +13,25 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf.common.names import format_list
+from vit_tf.data.any_images import is_one_image
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps, pick_taps
 from vit_tf.features.layers import Detail
 
 from ..engine.measurements import labels_after_images, measurement, statistic_of
+from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
 from ..engine.pooling import Pooled, pool, pooled_statistic_of
-from ..engine.preparation import ImagesLike, prepare_labelled
-from ..engine.results import DEFAULT, array_of, pack_correct, provenance, raise_without_directions
+from ..engine.preparation import ImagesLike, prepare_labelled, prepare_sets
+from ..engine.results import (
+    DEFAULT,
+    array_of,
+    dataset_of,
+    pack_correct,
+    provenance,
+    require_directions,
+    variable,
+)
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
 
@@ -59,7 +68,7 @@ def knn_accuracy(
     list of neighbours. If training images are equally near, the earlier image is used. If classes
     have equal votes, the lower label wins.
 
-    The pass stores the features of the test images, of shape (layer, test image, channel), with 20
+    The pass stores the features of the test images, of shape (layer, test image, channel), with 16
     bytes for each number, and compares at most 4,096 of them with a batch at once.
 
     Args:
@@ -111,14 +120,114 @@ def knn_accuracy(
         keep_order=True,
     )
     k = (k,) if isinstance(k, int | np.integer) else k
-    _require_numbers(k, temperature)
     pooled = pooled_statistic_of(features, tokens)
     tested = evaluate(pooled, test, features, description="k-NN: test images")
-    statistic = knn_statistic(features, tested, num_classes, k, temperature, without_votes)
     count, num_layers = len(tested.labels), len(tested.layers)
     # A long search is announced by its size and, from the first batches, the time that is left.
     description = f"k-NN: training images, for {count:,} test images in {num_layers} layers"
-    return evaluate(statistic, train, features, description=description)
+    return evaluate(
+        knn_statistic(features, tested, num_classes, k, temperature, without_votes),
+        train,
+        features,
+        description=description,
+    )
+
+
+@measurement("outputs", arguments="{model}, {images}, query")
+def neighbours(
+    model: ModelLike,
+    images: ImagesLike,
+    query: ImagesLike,
+    k: int = 6,
+    tokens: str | None = None,
+    *,
+    layers: LayerSelection = None,
+    detail: Detail = None,
+) -> xr.Dataset:
+    """The k nearest images to each query image, in every layer, with their pictures.
+
+        similarity(q, x) = cos(f(q), f(x))
+
+    Here, f are pooled features. The search is exact, in float64, in one pass over the images. If a
+    query is among the images, it is its own nearest neighbour. `knn_accuracy` measures whether
+    neighbours belong to the same class, and `retrieval` measures how well images are ranked.
+
+    Args:
+        model, images, tokens: as in `vit_tf.analysis`.
+        query: one image or several, in any form that `images` may have. If `images` is one image
+            and `query` is not, they are exchanged, as other libraries take the query first.
+        k: number of neighbours of each query.
+
+    Returns:
+        Dataset with four variables. The nearest image has rank 0. If images are equally near, the
+        earlier image comes first. Pictures are 8-bit RGB with at most 112 pixels a side.
+
+        * `similarity`, of shape (layer, query, rank): the cosine similarity of the neighbour to the
+          query.
+        * `position`, of shape (layer, query, rank): the index of the neighbour in `images`.
+        * `picture`, of shape (layer, query, rank, pixel_row, pixel_column, colour): the neighbour.
+        * `query_picture`, of shape (query, pixel_row, pixel_column, colour): the query image.
+
+    Raises:
+        ValueError: if `tokens` is unknown, if `k` is below 1 or above the number of images, or if
+            features are zero or not finite.
+
+    Examples:
+        >>> nearest = analysis.neighbours(vit, images, images[3], k=1)
+        >>> nearest.position[-1].values.tolist()  # of the last layer
+        [[3]]
+        >>> ax = analysis.plot(nearest)
+
+    See also:
+        `plots.plot_neighbours`, `knn_accuracy`, `retrieval`, `projection`; page
+        measurements/probes/neighbours.md.
+    """
+    if is_one_image(images) and not is_one_image(query):
+        images, query = query, images
+    features, (images, query) = prepare_sets(
+        model,
+        {"images": images, "query": query},
+        kind="outputs",
+        layers=layers,
+        detail=detail,
+        keep_order=True,
+    )
+    if k < 1:
+        raise ValueError(f"Expected k to be at least 1. Received: k={k}")
+    asked = evaluate(_query_statistic(features, tokens), query, features, description="queries")
+    totals = evaluate(
+        replace(_neighbour_statistic(features, tokens, k), state=directions_of(asked["x"])),
+        images,
+        features,
+        description="neighbours",
+    )
+    require_directions(totals["without_direction"])
+    similarity = np.stack([values.T for values in totals["rows"].values()])
+    num_images = similarity.shape[-1]
+    if k > num_images:
+        raise ValueError(f"Expected k of at most {num_images} images. Received: k={k}")
+    # The k nearest images of each query, the most similar first.
+    order = np.argsort(-similarity, axis=-1, kind="stable")[..., :k]
+    nearest = np.take_along_axis(similarity, order, axis=-1)
+    pictures = np.stack([first["pictures"] for first in totals["merged"].values()])
+    dims = ("layer", "query", "rank")
+    variables = {
+        "similarity": variable(dims, nearest, "cosine similarity"),
+        "position": variable(dims, order, "number of the image"),
+        "picture": picture_variable(dims, pictures, "image"),
+        "query_picture": picture_variable(("query",), asked["pictures"], "query image"),
+    }
+    return dataset_of(
+        variables,
+        provenance(
+            features,
+            num_images,
+            int(totals["batches"]),
+            estimator="exact nearest neighbours by cosine similarity, float64",
+            tokens=tokens or DEFAULT,
+        ),
+        layer=list(totals["rows"]),
+    )
 
 
 def _warn_of_shared_images(neighbours: Neighbours) -> None:
@@ -143,12 +252,10 @@ class Searched(NamedTuple):
 
     Attributes:
         directions: features at length 1, float64 (test image, channel).
-        rounded: the same in float32.
         limits: the float32 product above which a training image may be a neighbour (test image,).
     """
 
     directions: Any
-    rounded: Any
     limits: Any
 
 
@@ -167,12 +274,15 @@ def knn_statistic(
         tested: the `Pooled` features of the test images, from a pass with `pooled_statistic`.
         features, num_classes, k, temperature, without_votes: as for `knn_accuracy`.
     """
-    _require_numbers(k, temperature)
+    if not len(k) or min(k) < 1 or temperature <= 0:
+        raise ValueError(
+            "Expected every k to be at least 1 and temperature above 0. "
+            f"Received: k={k}, temperature={temperature}"
+        )
     require_labels(tested.labels, num_classes, "test")
-    statistic = _search_statistic(features, int(num_classes), int(max(k)), tested.tokens)
     unlimited = np.full(len(tested.labels), -np.inf, np.float32)
     state = {
-        layer: Searched(directions, directions.astype(np.float32), unlimited)
+        layer: Searched(directions, unlimited)
         for layer, directions in directions_of(tested.layers).items()
     }
 
@@ -181,8 +291,7 @@ def knn_statistic(
         if max(k) > examples:
             raise ValueError(f"Expected k of at most {examples} training images. Received: k={k}")
         require_counted(totals["outside"], examples, num_classes, "training")
-        counts = totals["without_direction"].items()
-        raise_without_directions([layer for layer, count in counts if count])
+        require_directions(totals["without_direction"])
         # Each k votes on every test image; ties at the k-th neighbour are counted.
         correct, tied = _scores(
             totals["merged"], tested.labels, num_classes, k, temperature, without_votes
@@ -195,24 +304,23 @@ def knn_statistic(
             )
         _warn_of_shared_images(totals["merged"])
         # The accuracy of each vote, with what it depends on.
-        facts = provenance(
-            features,
-            count,
-            tested.batches,
-            train_examples=examples,
-            num_classes=num_classes,
-            tokens=tested.tokens or DEFAULT,
-            temperature=temperature,
-            without_votes=without_votes,
-            estimator="exact nearest neighbours by cosine similarity, float64",
-        )
         dims = ("layer", "k", "top")
         return array_of(
             "accuracy",
             correct.mean(axis=-1),
             dims,
             ("test accuracy of a vote among neighbours", "1"),
-            facts,
+            provenance(
+                features,
+                count,
+                tested.batches,
+                train_examples=examples,
+                num_classes=num_classes,
+                tokens=tested.tokens or DEFAULT,
+                temperature=temperature,
+                without_votes=without_votes,
+                estimator="exact nearest neighbours by cosine similarity, float64",
+            ),
             layer=layers,
             k=list(k),
             top=list(TOPS),
@@ -220,7 +328,11 @@ def knn_statistic(
             correct=(dims, pack_correct(correct)),
         )
 
-    return replace(statistic, finish=finish, state=state)
+    return replace(
+        _search_statistic(features, int(num_classes), int(max(k)), tested.tokens),
+        finish=finish,
+        state=state,
+    )
 
 
 @reusable
@@ -292,8 +404,9 @@ def _nearest_of_batch(
     rounded = tf.cast(units, tf.float32)
     count = searched.directions.shape[0]
 
-    def search_rows(start: tf.Tensor | int, size: tf.Tensor | int) -> dict[str, tf.Tensor]:
-        products = tf.matmul(searched.rounded[start : start + size], rounded, transpose_b=True)
+    def search_rows(start: int, size: int) -> dict[str, tf.Tensor]:
+        block = tf.cast(searched.directions[start : start + size], tf.float32)
+        products = tf.matmul(block, rounded, transpose_b=True)
         nearer = tf.reduce_max(products, axis=1) > searched.limits[start : start + size]
         image = tf.cast(tf.where(nearer)[:, 0], tf.int32) + start
         directions = tf.gather(searched.directions, image)
@@ -301,24 +414,12 @@ def _nearest_of_batch(
         every = tf.broadcast_to(labels, tf.shape(similarity))
         return {"image": image, **nearest(similarity, every, most)}
 
-    if count <= ROWS:
-        return search_rows(0, count)
-    types = {"image": tf.int32, "similarity": units.dtype, "labels": labels.dtype}
-    parts = {
-        name: tf.TensorArray(dtype, math.ceil(count / ROWS), infer_shape=False)
-        for name, dtype in types.items()
-    }
-
-    def body(start: tf.Tensor, parts: dict) -> tuple[tf.Tensor, dict]:
-        found = search_rows(start, tf.minimum(ROWS, count - start))
-        written = {name: part.write(start // ROWS, found[name]) for name, part in parts.items()}
-        return start + ROWS, written
-
     # One block after another, so that the memory of a block is free for the next.
-    _, parts = tf.while_loop(
-        lambda start, parts: start < count, body, (0, parts), parallel_iterations=1
-    )
-    return {name: part.concat() for name, part in parts.items()}
+    blocks: list[dict[str, tf.Tensor]] = []
+    for start in range(0, count, ROWS):
+        with tf.control_dependencies([block["similarity"] for block in blocks[-1:]]):
+            blocks.append(search_rows(start, min(ROWS, count - start)))
+    return {name: tf.concat([block[name] for block in blocks], axis=0) for name in blocks[0]}
 
 
 def nearest(similarity: tf.Tensor, labels: tf.Tensor, most: int) -> dict[str, tf.Tensor]:
@@ -363,7 +464,7 @@ def _merge(earlier: Neighbours, later: Neighbours) -> Neighbours:
 def directions_of(layers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Rows (example, channel) of each layer at length 1; a `ValueError` for those without."""
     normalized = {layer: normalize_rows(tf.constant(x, tf.float64)) for layer, x in layers.items()}
-    raise_without_directions([layer for layer, (_, bad) in normalized.items() if bad])
+    require_directions({layer: count for layer, (_, count) in normalized.items()})
     return {layer: rows.numpy() for layer, (rows, _) in normalized.items()}
 
 
@@ -405,9 +506,36 @@ def _better(scores: np.ndarray, labels: np.ndarray, without_votes: bool) -> np.n
     return np.where(counts, before.sum(axis=1), np.inf)
 
 
-def _require_numbers(k: Sequence[int], temperature: float) -> None:
-    if not len(k) or min(k) < 1 or temperature <= 0:
-        raise ValueError(
-            "Expected every k to be at least 1 and temperature above 0. "
-            f"Received: k={k}, temperature={temperature}"
-        )
+@reusable
+def _query_statistic(features: Features, tokens: str | None) -> Statistic[dict[str, Any]]:
+    """`Statistic` over query images with the pooled features of each, and their pictures."""
+    grid = features.facts.grid
+
+    def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        pictures = as_pictures(images, features, THUMBNAIL)
+        return {"rows": {"x": pool(taps, tokens, grid), "pictures": pictures}}
+
+    return Statistic(step, lambda totals: totals["rows"])
+
+
+@reusable
+def _neighbour_statistic(features: Features, tokens: str | None, k: int) -> Statistic[Any]:
+    """`Statistic` over images; its state are the directions of the queries in each layer."""
+    grid = features.facts.grid
+
+    def step(directions_of_queries: Taps, images: tf.Tensor, taps: Taps) -> dict[str, Any]:
+        pictures = as_pictures(images, features, THUMBNAIL)
+        similarities, ranked, without_direction = {}, {}, {}
+        for layer, x in pool(taps, tokens, grid).items():
+            directions, without_direction[layer] = normalize_rows(x)
+            similarity = tf.matmul(directions_of_queries[layer], directions, transpose_b=True)
+            similarities[layer] = tf.transpose(similarity)
+            ranked[layer] = first_ranked(similarity, pictures, k)
+        return {
+            "rows": similarities,
+            "merged": ranked,
+            "without_direction": without_direction,
+            "batches": 1,
+        }
+
+    return Statistic(step, lambda totals: totals, merge=merge_ranked)

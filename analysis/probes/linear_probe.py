@@ -15,13 +15,12 @@ from tqdm.auto import tqdm
 from vit_tf.data.batches import without_autotune
 from vit_tf.data.labels import require_labels
 from vit_tf.features.conversion import LayerSelection, ModelLike
-from vit_tf.features.features import Features
 from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultArray
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import Pooled, pooled_statistic
-from ..engine.preparation import Batches, ImagesLike, prepare_labelled
+from ..engine.preparation import ImagesLike, prepare_labelled
 from ..engine.results import ALL, CLS, SPATIAL, provenance
 from ..engine.stream import one_pass
 
@@ -32,168 +31,6 @@ SCORED = 1024  # examples that are scored in one call
 
 Key: TypeAlias = tuple[str, str | None]  # a layer, and the word for its tokens
 FeaturesByKey: TypeAlias = dict[Key, np.ndarray]  # arrays (example, channel)
-
-
-def fit_probes(
-    x: FeaturesByKey,
-    labels: np.ndarray,
-    num_classes: int,
-    batch_norm: Sequence[bool],
-    *,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    seed: int,
-) -> keras.Model:
-    """The trained model of the probes of x, dict from (layer, tokens) to (example, channel)."""
-    size = min(batch_size, len(labels))
-    steps = len(labels) // size
-    model = _make_model(x, num_classes, batch_norm)
-    rates: Any = keras.optimizers.schedules.CosineDecay(
-        learning_rate * batch_size / 256, epochs * steps
-    )
-    # Compiling by XLA takes longer than it saves on one product of matrices.
-    compile_model: Any = model.compile  # whose types declare `jit_compile` to be a string
-    compile_model(keras.optimizers.SGD(rates, momentum=MOMENTUM), _loss, jit_compile=False)
-    batches = _batches(stacked(x), labels, size, steps, epochs, seed)
-    with tqdm(
-        total=epochs, desc="linear probes: epochs", delay=2, disable=None, leave=False
-    ) as bar:
-        progress = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: bar.update())
-        fit_model: Any = model.fit  # whose types declare `verbose` to be a string
-        fit_model(
-            batches,
-            shuffle=False,
-            epochs=epochs,
-            steps_per_epoch=steps,
-            callbacks=[progress],
-            verbose=0,
-        )
-    return model
-
-
-def stacked(x: FeaturesByKey) -> dict[str, np.ndarray]:
-    """Features stacked by their number of channels: float32 (example, key, channel)."""
-    return {
-        name: np.stack([x[key] for key in keys], axis=1, dtype=np.float32)
-        for name, keys in _groups(x).items()
-    }
-
-
-def probe_keys(x: FeaturesByKey, batch_norm: Sequence[bool]) -> list[tuple[Key, bool]]:
-    """List of (key, batch_norm) of the probes of `fit_probes`, in their order."""
-    return [(key, norm) for keys in _groups(x).values() for norm in batch_norm for key in keys]
-
-
-def score(
-    model: keras.Model, x: FeaturesByKey, labels: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracy and mean cross-entropy of trained probes: two arrays of shape (probe,)."""
-    inputs, hits, loss = stacked(x), np.zeros(()), np.zeros(())
-    for start in range(0, len(labels), SCORED):
-        part = slice(start, start + SCORED)
-        logits = model({name: rows[part] for name, rows in inputs.items()}, training=False)
-        hits = hits + (np.argmax(logits, axis=-1) == labels[part, None]).sum(axis=0)
-        loss = loss + np.asarray(_cross_entropy(labels[part], logits), np.float64).sum(axis=0)
-    return hits / len(labels), loss / len(labels)
-
-
-class Probes(keras.layers.Layer):
-    """Linear classifiers side by side, each of its own features times its scale."""
-
-    def __init__(
-        self, num_classes: int, scales: Sequence[float] | np.ndarray, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.num_classes, self.scales = num_classes, np.asarray(scales, np.float32)
-
-    def build(self, shape: tuple[int | None, ...]) -> None:
-        _, probes, channels = shape
-        start: dict[str, Any] = {"initializer": "zeros"}  # the loss is convex
-        self.kernel = self.add_weight((probes, channels, self.num_classes), name="kernel", **start)
-        self.bias = self.add_weight((probes, self.num_classes), name="bias", **start)
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        return ops.einsum("epc,pck->epk", x * self.scales[:, None], self.kernel) + self.bias
-
-
-def _make_model(x: FeaturesByKey, num_classes: int, batch_norm: Sequence[bool]) -> keras.Model:
-    """A model of untrained probes, with the statistics of the features."""
-    inputs, logits = {}, []
-    # Probes of equally many channels are one layer, which trains all of them in one product.
-    for name, keys in _groups(x).items():
-        channels = int(name)
-        inputs[name] = keras.Input((len(keys), channels), name=name, dtype="float32")
-        for norm in batch_norm:
-            rows = inputs[name]
-            if norm:
-                rows = _normalised(rows, [x[key] for key in keys])
-                scales = np.full(len(keys), channels**-0.5)
-            else:
-                scales = [_scale(key, x[key]) for key in keys]
-            kind = f"normalised_{name}" if norm else f"plain_{name}"
-            logits.append(Probes(num_classes, scales, name=kind, dtype="float32")(rows))
-    return keras.Model(inputs, ops.concatenate(logits, axis=1) if logits[1:] else logits[0])
-
-
-def _normalised(rows: keras.KerasTensor, x: Sequence[np.ndarray]) -> keras.KerasTensor:
-    """Symbolic rows (example, key, channel) after batch normalisation, given all examples."""
-    # A momentum of 1 keeps the statistics of all examples, which are assigned below.
-    layer: Any = keras.layers.BatchNormalization(
-        momentum=1.0, epsilon=EPSILON, center=False, scale=False, dtype="float32"
-    )
-    normalised = layer(keras.layers.Reshape((-1,), dtype="float32")(rows))
-    layer.moving_mean.assign(np.concatenate([rows_of_key.mean(axis=0) for rows_of_key in x]))
-    layer.moving_variance.assign(np.concatenate([rows_of_key.var(axis=0) for rows_of_key in x]))
-    return keras.layers.Reshape(rows.shape[1:], dtype="float32")(normalised)
-
-
-def _scale(key: Key, x: np.ndarray) -> float:
-    """1 / r of features (example, channel)."""
-    square = np.square(x).sum(axis=1).mean()
-    if not square:
-        layer, tokens = key
-        raise ValueError(
-            f"All features are zero at {layer}, tokens={tokens!r}: a probe cannot be fitted."
-        )
-    return square**-0.5
-
-
-def _groups(x: FeaturesByKey) -> dict[str, list[Key]]:
-    """Keys of the features of each number of channels: dict from the number, as a string."""
-    groups = {}
-    for key, rows in x.items():
-        groups.setdefault(str(rows.shape[1]), []).append(key)
-    return groups
-
-
-def _cross_entropy(labels: tf.Tensor | np.ndarray, logits: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy of logits (example, probe, class): tensor of shape (example, probe)."""
-    labels = ops.broadcast_to(ops.reshape(labels, (-1, 1)), cast(tuple, ops.shape(logits))[:2])
-    return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-
-
-def _loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """The sum over probes, whose gradients are those of each probe's own loss."""
-    return ops.sum(_cross_entropy(labels, logits), axis=-1)
-
-
-def _batches(
-    inputs: dict[str, np.ndarray], labels: np.ndarray, size: int, steps: int, epochs: int, seed: int
-) -> tf.data.Dataset:
-    """Batches of all epochs, each epoch in an order drawn from the seed and its number."""
-    data = {name: tf.constant(rows) for name, rows in inputs.items()}, tf.constant(labels)
-
-    def epoch(number: tf.Tensor) -> tf.data.Dataset:
-        order = tf.random.experimental.stateless_shuffle(
-            tf.range(len(labels)), tf.stack([tf.constant(seed, tf.int64), number])
-        )
-        return tf.data.Dataset.from_tensor_slices(tf.reshape(order[: steps * size], (steps, size)))
-
-    def gather(rows: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        return tf.nest.map_structure(lambda x: tf.gather(x, rows), data)
-
-    return without_autotune(tf.data.Dataset.range(epochs).flat_map(epoch).map(gather).prefetch(1))
 
 
 @measurement("outputs", arguments="{model}, train, {images}")
@@ -266,10 +103,9 @@ def linear_probe(
         `plots.plot_linear_probe`, `ridge_probe`, `knn_accuracy`; page
         measurements/probes/linear-probe.md.
     """
-    sets = {"train": train, "test": test}
     features, (train, test), num_classes = prepare_labelled(
         model,
-        sets,
+        {"train": train, "test": test},
         num_classes,
         kind="outputs",
         layers=layers,
@@ -280,20 +116,23 @@ def linear_probe(
     if wrong := {name: value for name, value in settings.items() if not value > 0}:
         received = ", ".join(f"{name}={value}" for name, value in wrong.items())
         raise ValueError(f"Expected {', '.join(wrong)} above 0. Received: {received}")
+    grid = features.facts.grid
     if tokens is None:
-        grid = features.facts.grid
         tokens = (CLS, SPATIAL) if grid is not None and grid.prefix else ALL
-    # Features are pooled once, for all probes.
+    # One pass over each set of images pools the features of all choices of tokens.
     words: list[str] = np.atleast_1d(tokens).tolist()
-    norms: list[bool] = np.atleast_1d(batch_norm).tolist()
-    fitted = _pooled(features, train, words, num_classes, "training")
-    tested = _pooled(features, test, words, num_classes, "test")
+    requests = {word: (pooled_statistic(word, grid), features) for word in words}
+    pooled = []
+    for subset, data in (("training", train), ("test", test)):
+        totals = one_pass(requests, data, f"linear probes: {subset} images")
+        pooled.append([requests[word][0].finish(totals[word]) for word in words])
+    fitted, tested = pooled
     return fit_linear_probe(
         features,
         fitted,
         tested,
         num_classes,
-        batch_norm=norms,
+        batch_norm=np.atleast_1d(batch_norm).tolist(),
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
@@ -342,34 +181,22 @@ def fit_linear_probe(
     ):
         at = {"layer": layer, "tokens": word, "batch_norm": norm}
         result.loc[at], losses.loc[at] = right, wrong
-    result = result.assign_coords(training_loss=(result.dims, losses.values))
-    facts = provenance(
-        features,
-        len(test_labels),
-        tested[0].batches,
-        long_name="test accuracy of a linear probe",
-        units="1",
-        estimator="softmax regression by SGD with momentum 0.9 and cosine decay",
-        train_examples=len(labels),
-        num_classes=num_classes,
-        epochs=epochs,
-        step_examples=min(batch_size, len(labels)),  # `batch_size` is that of the test images
-        learning_rate=learning_rate,
-        seed=seed,
+    return result.assign_coords(training_loss=losses.variable).assign_attrs(
+        provenance(
+            features,
+            len(test_labels),
+            tested[0].batches,
+            long_name="test accuracy of a linear probe",
+            units="1",
+            estimator="softmax regression by SGD with momentum 0.9 and cosine decay",
+            train_examples=len(labels),
+            num_classes=num_classes,
+            epochs=epochs,
+            step_examples=min(batch_size, len(labels)),  # `batch_size` is that of the test images
+            learning_rate=learning_rate,
+            seed=seed,
+        )
     )
-    return result.assign_attrs(facts)
-
-
-def _pooled(
-    features: Features, data: Batches, tokens: Sequence[str], num_classes: int, subset: str
-) -> list[Pooled]:
-    """The `Pooled` features of each choice of tokens, from one pass."""
-    grid = features.facts.grid
-    requests = {choice: (pooled_statistic(choice, grid), features) for choice in tokens}
-    totals = one_pass(requests, data, f"linear probes: {subset} images")
-    pooled = [requests[name][0].finish(total) for name, total in totals.items()]
-    require_labels(pooled[0].labels, num_classes, subset)
-    return pooled
 
 
 def _rows(pooled: Sequence[Pooled], layers: Sequence[str]) -> tuple[FeaturesByKey, np.ndarray]:
@@ -380,3 +207,154 @@ def _rows(pooled: Sequence[Pooled], layers: Sequence[str]) -> tuple[FeaturesByKe
         for layer in layers
     }
     return x, pooled[0].labels.astype(np.int64)
+
+
+def fit_probes(
+    x: FeaturesByKey,
+    labels: np.ndarray,
+    num_classes: int,
+    batch_norm: Sequence[bool],
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+) -> keras.Model:
+    """The trained model of the probes of x, dict from (layer, tokens) to (example, channel)."""
+    size = min(batch_size, len(labels))
+    steps = len(labels) // size
+    model = _make_model(x, num_classes, batch_norm)
+    rates: Any = keras.optimizers.schedules.CosineDecay(
+        learning_rate * batch_size / 256, epochs * steps
+    )
+    # Compiling by XLA takes longer than it saves on one product of matrices.
+    compile_model: Any = model.compile  # whose types declare `jit_compile` to be a string
+    compile_model(keras.optimizers.SGD(rates, momentum=MOMENTUM), _loss, jit_compile=False)
+    batches = _batches(stacked(x), labels, size, steps, epochs, seed)
+    with tqdm(
+        total=epochs, desc="linear probes: epochs", delay=2, disable=None, leave=False
+    ) as bar:
+        progress = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: bar.update())
+        fit_model: Any = model.fit  # whose types declare `verbose` to be a string
+        fit_model(
+            batches,
+            shuffle=False,
+            epochs=epochs,
+            steps_per_epoch=steps,
+            callbacks=[progress],
+            verbose=0,
+        )
+    return model
+
+
+def probe_keys(x: FeaturesByKey, batch_norm: Sequence[bool]) -> list[tuple[Key, bool]]:
+    """List of (key, batch_norm) of the probes of `fit_probes`, in their order."""
+    return [(key, norm) for keys in _groups(x).values() for norm in batch_norm for key in keys]
+
+
+def score(
+    model: keras.Model, x: FeaturesByKey, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracy and mean cross-entropy of trained probes: two arrays of shape (probe,)."""
+    inputs, hits, loss = stacked(x), np.zeros(()), np.zeros(())
+    for start in range(0, len(labels), SCORED):
+        part = slice(start, start + SCORED)
+        logits = model({name: rows[part] for name, rows in inputs.items()}, training=False)
+        hits = hits + (np.argmax(logits, axis=-1) == labels[part, None]).sum(axis=0)
+        loss = loss + np.asarray(_cross_entropy(labels[part], logits), np.float64).sum(axis=0)
+    return hits / len(labels), loss / len(labels)
+
+
+def stacked(x: FeaturesByKey) -> dict[str, np.ndarray]:
+    """Features stacked by their number of channels: float32 (example, key, channel)."""
+    return {
+        name: np.stack([x[key] for key in keys], axis=1, dtype=np.float32)
+        for name, keys in _groups(x).items()
+    }
+
+
+def _groups(x: FeaturesByKey) -> dict[str, list[Key]]:
+    """Keys of the features of each number of channels: dict from the number, as a string."""
+    groups = {}
+    for key, rows in x.items():
+        groups.setdefault(str(rows.shape[1]), []).append(key)
+    return groups
+
+
+def _make_model(x: FeaturesByKey, num_classes: int, batch_norm: Sequence[bool]) -> keras.Model:
+    """A model of untrained probes, with the statistics of the features."""
+    inputs, logits = {}, []
+    # Probes of equally many channels are one layer, which trains all of them in one product.
+    for name, keys in _groups(x).items():
+        channels = int(name)
+        inputs[name] = keras.Input((len(keys), channels), name=name, dtype="float32")
+        for norm in batch_norm:
+            if norm:
+                rows = _normalised(inputs[name], [x[key] for key in keys])
+                scales = np.full(len(keys), channels**-0.5)
+            else:
+                rows, scales = inputs[name], np.array([_scale(key, x[key]) for key in keys])
+            # A linear classifier of each key, of its own features times their scale. They start at
+            # zero, as the loss is convex.
+            probes: Any = keras.layers.EinsumDense(
+                "epc,pck->epk",
+                (len(keys), num_classes),
+                bias_axes="pk",
+                kernel_initializer="zeros",
+                name=f"normalised_{name}" if norm else f"plain_{name}",
+                dtype="float32",
+            )
+            logits.append(probes(rows * scales[:, None].astype(np.float32)))
+    return keras.Model(inputs, ops.concatenate(logits, axis=1) if logits[1:] else logits[0])
+
+
+def _normalised(rows: keras.KerasTensor, x: Sequence[np.ndarray]) -> keras.KerasTensor:
+    """Symbolic rows (example, key, channel) after batch normalisation, given all examples."""
+    # A momentum of 1 keeps the statistics of all examples, which are assigned below.
+    layer: Any = keras.layers.BatchNormalization(
+        momentum=1.0, epsilon=EPSILON, center=False, scale=False, dtype="float32"
+    )
+    normalised = layer(keras.layers.Reshape((-1,), dtype="float32")(rows))
+    layer.moving_mean.assign(np.concatenate([rows_of_key.mean(axis=0) for rows_of_key in x]))
+    layer.moving_variance.assign(np.concatenate([rows_of_key.var(axis=0) for rows_of_key in x]))
+    return keras.layers.Reshape(rows.shape[1:], dtype="float32")(normalised)
+
+
+def _scale(key: Key, x: np.ndarray) -> float:
+    """1 / r of features (example, channel)."""
+    square = np.square(x).sum(axis=1).mean()
+    if not square:
+        layer, tokens = key
+        raise ValueError(
+            f"All features are zero at {layer}, tokens={tokens!r}: a probe cannot be fitted."
+        )
+    return square**-0.5
+
+
+def _cross_entropy(labels: tf.Tensor | np.ndarray, logits: tf.Tensor) -> tf.Tensor:
+    """Cross-entropy of logits (example, probe, class): tensor of shape (example, probe)."""
+    labels = ops.broadcast_to(ops.reshape(labels, (-1, 1)), cast(tuple, ops.shape(logits))[:2])
+    return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def _loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """The sum over probes, whose gradients are those of each probe's own loss."""
+    return ops.sum(_cross_entropy(labels, logits), axis=-1)
+
+
+def _batches(
+    inputs: dict[str, np.ndarray], labels: np.ndarray, size: int, steps: int, epochs: int, seed: int
+) -> tf.data.Dataset:
+    """Batches of all epochs, each epoch in an order drawn from the seed and its number."""
+    data = {name: tf.constant(rows) for name, rows in inputs.items()}, tf.constant(labels)
+
+    def epoch(number: tf.Tensor) -> tf.data.Dataset:
+        order = tf.random.experimental.stateless_shuffle(
+            tf.range(len(labels)), tf.stack([tf.constant(seed, tf.int64), number])
+        )
+        return tf.data.Dataset.from_tensor_slices(tf.reshape(order[: steps * size], (steps, size)))
+
+    def gather(rows: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        return tf.nest.map_structure(lambda x: tf.gather(x, rows), data)
+
+    return without_autotune(tf.data.Dataset.range(epochs).flat_map(epoch).map(gather).prefetch(1))

@@ -92,13 +92,11 @@ def projection(
     if num_images < 3:
         raise ValueError(f"Expected at least three images. Received: {num_images}")
     # A layer that is the same for all images has no projection.
-    spreads = {layer: np.ptp(x, axis=0).max() for layer, x in pooled.layers.items()}
-    constant = [
+    if constant := [
         layer
         for layer, x in pooled.layers.items()
-        if spreads[layer] <= MIN_SPREAD * np.abs(x).max()
-    ]
-    if constant:
+        if np.ptp(x, axis=0).max() <= MIN_SPREAD * np.abs(x).max()
+    ]:
         raise ValueError(
             f"Expected features that differ between images. Received: {format_list(constant)}"
         )
@@ -112,12 +110,23 @@ def projection(
         coords["class_name"] = ("example", np.array(names, str))
     if method == PCA:
         coords["explained_variance"] = (("layer", "component"), np.stack(shares))
-    facts = {"estimator": method, "tokens": pooled.tokens or DEFAULT}
-    facts |= {} if method == PCA else {"seed": seed}
-    facts = provenance(features, num_images, pooled.batches, **facts)
-    words = ("projection of the features", "1")
-    dims = ("layer", "example", "component")
-    return array_of("projection", np.stack(points), dims, words, facts, **coords)
+    seeds = {} if method == PCA else {"seed": seed}
+    facts = provenance(
+        features,
+        num_images,
+        pooled.batches,
+        estimator=method,
+        tokens=pooled.tokens or DEFAULT,
+        **seeds,
+    )
+    return array_of(
+        "projection",
+        np.stack(points),
+        ("layer", "example", "component"),
+        ("projection of the features", "1"),
+        facts,
+        **coords,
+    )
 
 
 def _principal_components(x: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +147,7 @@ def _tsne(x: np.ndarray, seed: int) -> tuple[np.ndarray, None]:
     """t-SNE of rows (example, channel) in two dimensions."""
     from sklearn.manifold import TSNE as Embedding
 
-    # It starts from the principal components, of which a single channel has but one.
+    # It starts from two principal components, but a single channel has only one.
     start = "pca" if min(x.shape) > 1 else "random"
     perplexity = min(PERPLEXITY, (len(x) - 1) / 3)
     embedding = Embedding(2, perplexity=perplexity, init=start, random_state=seed)

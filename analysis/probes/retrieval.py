@@ -19,10 +19,10 @@ from ..engine.accessors import ResultDataset
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import Pooled, pool, pooled_statistic_of
 from ..engine.preparation import ImagesLike, prepare_sets
-from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
+from ..engine.results import DEFAULT, provenance, require_directions, variable
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
-from .knn import ROUNDING, normalize_rows
+from .knn import ROUNDING, directions_of, normalize_rows
 
 # Which images of a query are positive, and which are ignored (Radenovic et al. 2018, section 3.3);
 # all others are negative.
@@ -148,15 +148,22 @@ def retrieval(
         `plots.plot_retrieval`, `average_precision`, `knn_accuracy`; page
         measurements/probes/retrieval.md.
     """
-    sets = {"queries": queries, "database": database}
     features, (queries, database) = prepare_sets(
-        model, sets, kind="outputs", layers=layers, detail=detail, keep_order=True
+        model,
+        {"queries": queries, "database": database},
+        kind="outputs",
+        layers=layers,
+        detail=detail,
+        keep_order=True,
     )
-    _require_numbers(k)
     pooled = pooled_statistic_of(features, tokens)
     asked = evaluate(pooled, queries, features, description="queries")
-    statistic = retrieval_statistic(features, asked, truth, k)
-    return evaluate(statistic, database, features, description="retrieval: database")
+    return evaluate(
+        retrieval_statistic(features, asked, truth, k),
+        database,
+        features,
+        description="retrieval: database",
+    )
 
 
 @statistic_of(retrieval)
@@ -169,22 +176,18 @@ def retrieval_statistic(
         asked: the `Pooled` features of the queries, from a pass with `pooled_statistic`.
         features, truth, k: as for `retrieval`.
     """
-    _require_numbers(k)
+    if not len(k) or min(k) < 1:
+        raise ValueError(f"Expected every k to be at least 1. Received: k={k}")
     count = len(next(iter(asked.layers.values())))
     if len(truth) != count:
         raise ValueError(
             f"Expected truth to have a dict for each of {count} queries. Received: {len(truth)}"
         )
-    # Queries without a direction are found among the similarities.
-    directions = {
-        layer: normalize_rows(tf.constant(x, tf.float64))[0].numpy()
-        for layer, x in asked.layers.items()
-    }
+    directions = directions_of(asked.layers)
 
     def finish(totals: Totals) -> xr.Dataset:
         similarity = totals["rows"]
-        bad = [layer for layer, values in similarity.items() if not np.isfinite(values).all()]
-        raise_without_directions(bad)
+        require_directions({layer: (~np.isfinite(x)).sum() for layer, x in similarity.items()})
         tied = [layer for layer, x in similarity.items() if (np.ptp(x, axis=0) <= ROUNDING).all()]
         if tied:
             raise ValueError(
@@ -194,14 +197,6 @@ def retrieval_statistic(
         examples = len(next(iter(similarity.values())))
         _require_positions(truth, examples)
         scores = np.stack([_scores(values, truth, k) for values in similarity.values()])
-        facts = provenance(
-            features,
-            examples,
-            int(totals["batches"]),
-            estimator="exact ranking by cosine similarity, float64",
-            queries=count,
-            tokens=asked.tokens or DEFAULT,
-        )
         asked_counts = np.isfinite(scores[0, 0]).sum(axis=-1)
         # Means over the queries that have positive images; 0 / 0 where none has.
         means = np.nansum(scores, axis=-1) / np.where(asked_counts > 0, asked_counts, np.nan)
@@ -212,11 +207,25 @@ def retrieval_statistic(
             "precision": variable((*dims, "k"), precision, "mean precision at k"),
             "average_precision": variable((*dims, "query"), each, "average precision of a query"),
         }
-        coords = {"layer": list(similarity), "difficulty": list(DIFFICULTIES), "k": list(k)}
-        return ResultDataset(variables, coords | {"asked": ("difficulty", asked_counts)}, facts)
+        return ResultDataset(
+            variables,
+            {
+                "layer": list(similarity),
+                "difficulty": list(DIFFICULTIES),
+                "k": list(k),
+                "asked": ("difficulty", asked_counts),
+            },
+            provenance(
+                features,
+                examples,
+                int(totals["batches"]),
+                estimator="exact ranking by cosine similarity, float64",
+                queries=count,
+                tokens=asked.tokens or DEFAULT,
+            ),
+        )
 
-    statistic = _similarity_statistic(features, asked.tokens)
-    return replace(statistic, finish=finish, state=directions)
+    return replace(_similarity_statistic(features, asked.tokens), finish=finish, state=directions)
 
 
 @reusable
@@ -247,11 +256,6 @@ def _scores(similarity: np.ndarray, truth: Truth, k: Sequence[int]) -> np.ndarra
             area = average_precision(ranks, len(positive))
             scores[:, number, query] = [area, *(precision_at(ranks, top) for top in k)]
     return scores
-
-
-def _require_numbers(k: Sequence[int]) -> None:
-    if not len(k) or min(k) < 1:
-        raise ValueError(f"Expected every k to be at least 1. Received: k={k}")
 
 
 def _require_positions(truth: Truth, examples: int) -> None:

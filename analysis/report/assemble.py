@@ -2,14 +2,13 @@
 
 import logging
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -42,7 +41,7 @@ from ..figures.figure import (
     select_pictures,
     without_failures,
 )
-from ..figures.measure import Measurement, measure_all
+from ..figures.measure import measure_all
 from ..figures.models import (
     LoadedModel,
     StudyModel,
@@ -51,13 +50,13 @@ from ..figures.models import (
     require_distinct,
     shared_framing,
 )
-from ..figures.rendering import Processes, save_figure
+from ..figures.rendering import drawing_process, save_figure
 from ..figures.supervision import require_supervisions, supervision_of, training_images_of
 from ..plots.similarity_plots import plot_runs
 from ..plots.style import figure_of
 from ..statistics.estimates import accuracy_of
 from .claim_rows import brief, count_sentence
-from .drawing import Drawer, DrawnPicture, draw, draw_measured
+from .drawing import Drawer, draw, draw_measured
 from .first_screen import (
     Comparison,
     LeftOut,
@@ -77,6 +76,7 @@ from .page import (
     require_own,
     write_report,
 )
+from .printed_code import Setup, example_code
 from .scorecard import (
     Row,
     claims_over_runs,
@@ -130,10 +130,10 @@ def write_figures(
     notes: LeftOut | tuple[()] = (),  # further entries of what is not shown, as `Report.left_out`
     models_table: Sequence[dict[str, Any]] = (),  # as `models` of `write_report`
     timings: Sequence[dict[str, Any]] = (),  # rows that come before those of the passes
-    # For the code of figures: what `vit_tf.load` opens, by name of the model, and Python code that
-    # makes `images` and `train`.
-    sources: dict[str, str] | None = None,
-    setup: str = "",
+    # For the code of figures: what `vit_tf.load` opens, by name of the model, and the lines that
+    # load the images.
+    sources: Mapping[str, str] = MappingProxyType({}),
+    setup: Setup = MappingProxyType({}),
     introduction: str = "",  # of the page; by default what was measured
     **page: Any,  # what else `write_report` takes: title and provenance
 ) -> Report | None:
@@ -154,9 +154,9 @@ def write_figures(
     if later:
         drawn_figures = list({id(picture.figure): picture.figure for picture in pictures}.values())
         figures = with_measured_claims(figures, wanted)
-    with Processes.for_pictures(len(pictures) if is_chief() else 0) as processes:
-        drawer = Drawer(folder, processes, [model.name for model in models if model.base is None])
-        start_to_draw = partial(draw_measured, _drawn(pictures), drawer=drawer)
+    with drawing_process(len(pictures) if is_chief() else 0) as process:
+        drawer = Drawer(folder, process, [model.name for model in models if model.base is None])
+        start_to_draw = partial(draw_measured, by_figure(pictures), drawer=drawer)
         claims = [claim for figure in figures for claim in figure.claims]
         nulls = untrained_measurements(drawn_figures, claims, models, data)
         results, problems = measure_all(
@@ -164,7 +164,7 @@ def write_figures(
             data,
             folder / "results",
             measuring,
-            start_to_draw if processes else None,
+            start_to_draw if process else None,
         )
         pictures, failed = without_failures(pictures, results, problems)
         left_out = [*left_out, *failed, *notes, *undefined(results)]
@@ -178,11 +178,11 @@ def write_figures(
             return None
         results = {name: result for name, result in results.items() if result is not None}
         drawn = draw(
-            _drawn(pictures),
+            by_figure(pictures),
             results,
             folder,
             partial(progress, "drawing") if progress else None,
-            partial(example_code, sources=sources or {}, setup=setup),
+            partial(example_code, sources=sources, setup=setup),
             drawer,
         )
         left_out += [
@@ -200,16 +200,30 @@ def write_figures(
     left_out += failed
     chapters, notes = _not_measured(figures, left_out)
     passes = {result.attrs["pass"]: result.attrs["seconds"] for result in results.values()}
+    if not introduction:
+        counts = [x.attrs["examples"] for x in results.values() if "examples" in x.attrs]
+        height, width = tf.nest.flatten(data.few.element_spec)[0].shape[1:3]
+        count = f"{max(counts):,} " if counts else ""
+        introduction = f"Measured on {count}images of {height} x {width} pixels, without training."
+    # The first picture that is shown of the figure that tests a claim.
+    shown = {panel.name for _, figure in drawn for panel in figure.panels}
+    shown |= {figure.name for _, figure in drawn}
+    figures_of_claims = {
+        claim.name: picture.name
+        for picture in reversed(pictures)
+        if picture.name in shown
+        for claim in picture.figure.claims
+    }
     path = write_report(
         folder / "report.html",
-        introduction=introduction or _introduction(results, data),
+        introduction=introduction,
         summary=_summaries(compared, models_table),
         sentences=[*main_results(differences), *_enough_images(rows, results)],
         overview=overview,
         shown_images=images,
         differences=differences,
         scorecard=rows,
-        figures_of_claims=_figures_of_claims(drawn, pictures, rows),
+        figures_of_claims=figures_of_claims,
         sections=_sections(drawn, figures, differences, rows, chapters, later, numbers, command),
         not_shown=notes,
         models=models_table,
@@ -323,8 +337,9 @@ def make_report(
             that loads them. `figures.data.Data` describes the form of these images.
         title, introduction: title and introduction of the page.
         seed: seed of the random baselines.
-        untrained: number of randomly initialized copies of each model, 1 or 2. The mean effect
+        untrained: number of randomly initialized copies of each model: 0, 1 or 2. The mean effect
             on these copies is subtracted from the effect of a claim. One copy takes less time.
+            Without copies, claims about the effect of training are not tested.
 
     Returns:
         The `Report`, which a notebook displays.
@@ -349,15 +364,22 @@ def make_report(
         for name, model in name_models(models).items()
         if isinstance(model, str | os.PathLike)
     }
-    models = _named(models)
+    models = {name: open_model(model) for name, model in name_models(models).items()}
+    require_distinct(models)
+    for name, model in models.items():
+        if not callable(model):
+            raise ValueError(
+                "Expected models, or functions from images to a dict from layer to tensor. "
+                f"Received: {name}={model!r}"
+            )
     facts = {name: facts_of(model) for name, model in models.items()}
     expectations = {name: each.expected_images for name, each in facts.items()}
     framing = shared_framing(list(expectations.values()))
     if any(given is not None and not is_raw(given) for given in (images, train)):
         expectations |= _one_range(facts, expectations)
-    setup = SETUP
+    setup = dict(SETUP)
     if isinstance(images, np.ndarray | tuple):
-        setup += "\nimages = batch_test(images)"
+        setup["images",] = "images = batch_test(images)"
     images = _in_common_range(images, framing, expectations, TEST_RULE)
     if train is not None:
         train = _in_common_range(train, framing, expectations, TRAIN_RULE)
@@ -404,7 +426,10 @@ def make_report(
     )
 
 
-SETUP = "# models, images, train: the arguments of make_report; objects and others: optional[...]"
+SETUP = {
+    (): "# models, images, train: the arguments of make_report; objects and others: optional[...]",
+    ("fitted", "validation"): "fitted, validation = split_train(train)",
+}
 
 
 def _one_range(
@@ -491,29 +516,6 @@ def _timings(seconds: dict[str, float], least: float = 1) -> list[dict[str, Any]
         step = f"{len(others)} other steps of less than {least:g} s each"
         rows.append({"step": step, "seconds": round(sum(others), 2)})
     return rows
-
-
-def _introduction(results: Results, data: Data) -> str:
-    """What was measured on how many images of which size, as a sentence."""
-    counts = [result.attrs["examples"] for result in results.values() if "examples" in result.attrs]
-    spec = data.few.element_spec
-    height, width = (spec[0] if isinstance(spec, tuple) else spec).shape[1:3]
-    count = f"{max(counts):,} " if counts else ""
-    return f"Measured on {count}images of {height} x {width} pixels, without training."
-
-
-def _named(models: ModelLike) -> dict[str, Any]:
-    """Models by name, those of files and of public names opened."""
-    models = name_models(models)
-    require_distinct(models)
-    models = {name: open_model(model) for name, model in models.items()}
-    for name, model in models.items():
-        if not callable(model):
-            raise ValueError(
-                "Expected models, or functions from images to a dict from layer to tensor. "
-                f"Received: {name}={model!r}"
-            )
-    return models
 
 
 def _class_names(images: Any, data: Data, facts: dict[str, ModelFacts]) -> tuple[str, ...]:
@@ -612,6 +614,14 @@ def _sections(
     for picture in later:
         of_chapter = further.setdefault(picture.figure.chapter, {})
         of_chapter.setdefault(picture.figure.choices[0], []).append(describe_figure(picture.figure))
+    # With the command that adds them.
+    of_chapters = {
+        chapter: FurtherFigures(
+            tuple((number, what) for number, texts in of_chapter.items() for what in texts),
+            command([*numbers, *of_chapter]) if command else "",
+        )
+        for chapter, of_chapter in further.items()
+    }
     of_claims = {claim.name: figure.chapter for figure in figures for claim in figure.claims}
     return [
         Section(
@@ -623,24 +633,10 @@ def _sections(
                 [row for row in claims if of_claims[row.name] == chapter],
             ),
             not_measured.get(chapter, ()),
-            _further(further.get(chapter, {}), numbers, command),
+            of_chapters.get(chapter),
         )
         for chapter in sorted(chapters, key=lambda chapter: chapter.rank)
     ]
-
-
-def _further(
-    figures: dict[str, list[str]],
-    numbers: Sequence[str],
-    command: Callable[[Sequence[str]], str] | None,
-) -> FurtherFigures | None:
-    """The figures of a chapter that were not selected, and the command that adds them."""
-    if not figures:
-        return None
-    rows = tuple(
-        (number, what) for number, shown in figures.items() for what in dict.fromkeys(shown)
-    )
-    return FurtherFigures(rows, command([*numbers, *figures]) if command else "")
 
 
 def _result(rows: Sequence[Comparison], claims: Sequence[Row]) -> str:
@@ -662,21 +658,6 @@ def _result(rows: Sequence[Comparison], claims: Sequence[Row]) -> str:
     number = sum(row.outcome is Outcome.AS_IN_PAPER for row in tested)
     verb = "is" if number == 1 else "are"
     return f"Of {len(tested)} claims tested here, {number} {verb} as in the paper."
-
-
-def _figures_of_claims(
-    drawn: Sequence[tuple[Any, ReportFigure]], pictures: Sequence[Picture], claims: Sequence[Row]
-) -> dict[str, str]:
-    """Dict from the name of a claim to the name of a picture of its figure."""
-    shown = {panel.name for _, figure in drawn for panel in figure.panels}
-    shown |= {figure.name for _, figure in drawn}
-    first_picture = {
-        claim.name: picture.name
-        for picture in reversed(pictures)
-        if picture.name in shown
-        for claim in picture.figure.claims
-    }
-    return {row.name: first_picture[row.name] for row in claims if row.name in first_picture}
 
 
 def _not_measured(
@@ -707,128 +688,6 @@ def undefined(results: Results) -> LeftOut:
             if layers:
                 sentences.append(f"{result.attrs['model']}: {', '.join(layers)}.")
     return [("Layers without a similarity, as they do not vary", sentences)] if sentences else []
-
-
-# Functions of the study that the code of a figure calls: what it imports them from.
-HELPERS = ("batch_test", "split_train", "few_images", "first_images", "labels_of")
-
-
-def _drawn(pictures: list[Picture]) -> Sequence[Sequence[DrawnPicture]]:
-    """The pictures by figure, as the report reads them."""
-    return cast(Sequence[Sequence[DrawnPicture]], by_figure(pictures))
-
-
-def example_code(pictures: Sequence[Any], sources: dict[str, str], setup: str = "") -> str:
-    """The code of one figure from its panels, or no text where its definition has none."""
-    figure = pictures[0].figure
-    templates = [
-        measurement.call or figure.call or measurement.declared_call
-        for picture in pictures
-        for measurement in picture.selection.measurements.values()
-    ]
-    if not all(templates):
-        return ""
-    show = figure.show or f"analysis.plots.{figure.draw.__name__}"
-    text = " ".join(templates)
-    used = set(re.findall(r"\w+", text))
-    lines = []
-    for line in setup.splitlines():
-        assigned = re.match(r"\(?([\w, ]+?),?\)? = ", line)
-        # Probes are fitted on few images of each class; other training images are the gallery's.
-        is_for_probes = line.startswith("train, _ =")
-        if is_for_probes or line.startswith("(train,) ="):
-            is_used = "fitted" in used if is_for_probes else "train" in used
-        else:
-            is_used = not assigned or used & set(re.findall(r"\w+", assigned[1]))
-        lines += [line] if is_used else []
-    if "fitted" in used:
-        lines.append("fitted, validation = split_train(train)")
-    lines += _calls(list(pictures), figure, sources, show)
-    if any(picture.selection.baselines for picture in pictures):
-        lines.append("# The figure also draws baselines in grey, which are among its data.")
-    packages = "analysis" + (", data" if "data.load(" in setup else "")
-    head = [f"from vit_tf import {packages}"]
-    if any("vit_tf." in line for line in lines):
-        head.insert(0, "import vit_tf")
-    if helpers := [name for name in HELPERS if any(f"{name}(" in line for line in lines)]:
-        head.append(f"from vit_tf.analysis.figures.data import {', '.join(helpers)}")
-    if figure.imports:
-        head.append(figure.imports)
-    return "\n".join([*head, *lines])
-
-
-def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) -> list[str]:
-    """The lines that measure and plot."""
-
-    def name_expression(name: str) -> str:
-        return repr(sources[name]) if name in sources else f"models[{name!r}]"
-
-    def expression(picture: Picture, measurement: Measurement) -> str:
-        template = _template(figure, measurement)
-        models = measurement.models
-        if "{other}" in template and len(models) == 1:
-            models = picture.selection.models[::-1]
-        items = ", ".join(f"{m.name!r}: {name_expression(m.name)}" for m in models)
-        return template.format(
-            model=name_expression(models[0].name),
-            other=name_expression(models[-1].name),
-            models=f"{{{items}}}",
-        )
-
-    measured = [
-        (picture, label, measurement)
-        for picture in pictures
-        for label, measurement in picture.selection.measurements.items()
-        if label not in picture.selection.baselines
-    ]
-    names = list(dict.fromkeys(measurement.models[0].name for _, _, measurement in measured))
-    templates = {_template(figure, measurement) for _, _, measurement in measured}
-    is_alone = all(picture.selection.alone for picture in pictures)
-    is_each = all(len(measurement.models) == 1 for _, _, measurement in measured)
-    of_each = {(measurement.models[0].name, measurement.name) for _, _, measurement in measured}
-    (template, *others) = templates
-    is_loop = is_each and not others and len(of_each) == len(names) and "{other}" not in template
-    if is_loop and not (is_alone and len(names) == 1):
-        listed = f"({', '.join(map(repr, names))}{',' if len(names) == 1 else ''})"
-        # Not all models of a report have what the figure measures, so these are listed.
-        head, loop, key, model = [], f"name in {listed}", "name", "models[name]"
-        if all(sources.get(name) == name for name in names):
-            loop, key, model = f"model in {listed}", "model", "model"
-        elif all(name in sources for name in names):
-            items = ", ".join(f"{name!r}: {sources[name]!r}" for name in names)
-            head, loop, model = [f"models = {{{items}}}"], "name, model in models.items()", "model"
-        head.append(f"results = {{{key}: {template.format(model=model)} for {loop}}}")
-        if not is_alone:
-            return [*head, _plotted(show, "results")]
-        return [*head, "for result in results.values():", f"    {_plotted(show, 'result')}"]
-    if is_alone:
-        calls = (expression(picture, measurement) for picture, _, measurement in measured)
-        return list(dict.fromkeys(_plotted(show, call) for call in calls))
-    lines = {}
-    for picture in pictures:
-        items = ", ".join(
-            f"{label!r}: {expression(picture, measurement)}"
-            for own, label, measurement in measured
-            if own is picture
-        )
-        lines[_plotted(show, f"{{{items}}}")] = None
-    return list(lines)
-
-
-def _template(figure: Figure, measurement: Measurement) -> str:
-    """The expression of a measurement; of a model whose layers were chosen, with these."""
-    template = measurement.call or figure.call or measurement.declared_call
-    chosen = next((model.chosen for model in measurement.models if model.chosen), ())
-    # Braces of a pattern are no fields.
-    layers = f"layers={list(chosen)!r}".replace("{", "{{").replace("}", "}}")
-    return re.sub(r'detail="\w+"', lambda _: layers, template) if chosen else template
-
-
-def _plotted(show: str, result: str) -> str:
-    """The plot of a result; `show` is its function, or the whole call of `results`."""
-    if "(" not in show:
-        return f"{show}({result})"
-    return re.sub(r"\bresults?\b", lambda _: result, show, count=1)
 
 
 def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) -> Report:

@@ -142,11 +142,6 @@ def decided_sentences(rows: Sequence[Row], most: int = 3) -> list[str]:
     return sentences
 
 
-def key_of(outcome: Outcome) -> str:
-    """The name of an outcome in the page's style."""
-    return outcome.value.replace(" ", "-")
-
-
 def rows_by_paper(rows: Sequence[Row], figures: dict[str, str]) -> list[dict[str, Any]]:
     """The claims of each paper as the template expects them, with the number of each outcome."""
     shown = [_shown(row, order, figures) for order, row in enumerate(rows, start=1)]
@@ -184,7 +179,7 @@ def _shown(row: Row, order: int, figures: dict[str, str]) -> dict[str, Any]:
 
     shown = {
         "id": f"claim-{order}",
-        "key": key_of(row.outcome),
+        "key": row.outcome.value.replace(" ", "-"),  # its name in the page's style
         "outcome": row.outcome.value,
         "statement": claim.statement,
         "source": row.source,

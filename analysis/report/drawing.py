@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from vit_tf.common.names import join_words
 from vit_tf.data.files import digest_files, write_whole
@@ -15,7 +16,8 @@ from vit_tf.data.files import digest_files, write_whole
 from ..engine.failures import explain
 from ..engine.results import Results
 from ..engine.store import ANALYSIS, digest_modules, fingerprint
-from ..figures.rendering import Drawing, Failures, ProcessEnded, Processes, render
+from ..figures.figure import Picture
+from ..figures.rendering import Drawing, DrawingProcess, Failures, ProcessEnded, render
 from .page import Panel, ReportFigure
 
 log = logging.getLogger(__name__)
@@ -23,56 +25,34 @@ log = logging.getLogger(__name__)
 DRAWING = (ANALYSIS / "plots", ANALYSIS / "report")
 
 
-class DrawnPicture(Protocol):
-    """The attributes of a picture that drawing uses; the study defines its class."""
-
-    figure: Any
-    selection: Any
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def panel(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def full_title(self) -> str: ...
-    def title_with(self, others: Sequence[Any]) -> str: ...
-    def caption(self, results: Results, models: Sequence[Any] | None = None) -> str: ...
-    def drawing(self, results: dict[str, Any], path: Path | None = None) -> Drawing: ...
-    def interactive(self, results: dict[str, Any]) -> list[dict[str, Any]]: ...
-
-
 class Drawer:
     """Draws pictures as PNG in `folder / "figures"`, each when what it is made of has changed."""
 
     def __init__(
-        self, folder: Path, processes: Processes | None = None, models: Sequence[str] = ()
+        self, folder: Path, process: DrawingProcess | None = None, models: Sequence[str] = ()
     ) -> None:
-        self.folder, self._processes = folder, processes
+        self.folder, self._process = folder, process
         self._models = tuple(models)  # each of which has one colour in all pictures
         self._manifest = folder / "figures" / "keys.json"
-        # What other processes draw, in the order of its start: what failed of it once it is done,
+        # What the other process draws, in the order of its start: what failed once it is done,
         # the keys of the pictures by name, and their `Drawing`s.
         self._started: list[tuple[Future[Failures], dict[str, str], list[Drawing]]] = []
-        # Keys of the pictures that are there, which are looked for again after each pass.
-        self._present: dict[str, str] = {}
+        # Names of the pictures that are drawn, or are being drawn: they are not looked at again.
+        self._settled: set[str] = set()
         # What could not be drawn, and why: reasons by the name of the picture.
         self.failures: dict[str, str] = {}
 
-    def draw(
-        self, pictures: Sequence[DrawnPicture], results: Results, meanwhile: bool = False
-    ) -> None:
+    def draw(self, pictures: Sequence[Picture], results: Results, meanwhile: bool = False) -> None:
         """Draws those of some pictures that are not there yet, on the scales of all of them.
 
         Args:
             pictures: list of `Picture`.
             results: dict from result name to result.
-            meanwhile: whether this process goes on with something else. Then only other processes
-                draw, and without them nothing is drawn. Otherwise this process draws where the
-                others are busy.
+            meanwhile: whether this process goes on with something else. Then only the other process
+                draws, and without it nothing is drawn. Otherwise this process draws where the other
+                is busy.
         """
-        self._collect_finished(wait=False)
+        self.collect()
         stale = self._stale(pictures, results)
         if not stale:
             return
@@ -81,112 +61,92 @@ class Drawer:
             replace(
                 picture.drawing(
                     _results_of(picture, results),
-                    _path(self.folder, picture) if picture.name in stale else None,
+                    _path(self.folder, picture.name) if picture.name in stale else None,
                 ),
                 models=self._models,
             )
             for picture in pictures
         ]
         future = None
-        if self._processes and (meanwhile or not self._started):
-            future = self._processes.start(drawings)
+        if self._process and (meanwhile or not self._started):
+            future = self._process.start(drawings)
         if future:
             self._started.append((future, stale, drawings))
-        elif not meanwhile:
+        elif meanwhile:
+            return
+        else:
             log.info("drawing %s", ", ".join(stale))
             self._record(stale, render(drawings))
+        self._settled |= stale.keys()
 
-    def wait(self) -> None:
-        """Waits for all pictures."""
-        self._collect_finished(wait=True)
-
-    def _stale(self, pictures: Sequence[DrawnPicture], results: Results) -> dict[str, str]:
+    def _stale(self, pictures: Sequence[Picture], results: Results) -> dict[str, str]:
         """The keys of the pictures to draw by name: those of another key than before."""
-        saved = self._manifest_entries()
-        started = {name: key for _, keys, _ in self._started for name, key in keys.items()}
+        unsettled = [picture for picture in pictures if picture.name not in self._settled]
+        if not unsettled:
+            return {}
         # The pictures share scales, so that each depends on the results of all of them.
-        result_keys = {}
-        for picture in pictures:
-            results_by_label = _results_of(picture, results)
-            result_keys[picture.name] = {
-                label: result.attrs["key"] for label, result in results_by_label.items()
+        result_keys = {
+            picture.name: {
+                label: result.attrs["key"]
+                for label, result in _results_of(picture, results).items()
             }
-        stale = {}
-        for picture in pictures:
-            code = digest_modules(*DRAWING)
-            drawn = picture.full_title, picture.figure.draw, self._models
-            key = fingerprint(result_keys, *drawn, code)
-            is_there = started.get(picture.name) == key or (
-                picture.name not in started and self._is_drawn(picture, key, saved)
-            )
-            if not is_there and picture.name not in self.failures:
-                stale[picture.name] = key
+            for picture in pictures
+        }
+        saved, code, stale = self._manifest_entries(), digest_modules(*DRAWING), {}
+        for picture in unsettled:
+            title, draw = picture.full_title, picture.figure.draw
+            key = fingerprint(result_keys, title, draw, self._models, code)
+            path, entry = _path(self.folder, picture.name), saved.get(picture.name)
+            if path.is_file() and isinstance(entry, dict) and entry.get("key") == key:
+                if entry.get("digest") == digest_files([path]):
+                    self._settled.add(picture.name)
+                    continue
+                log.warning("%s was changed after it was drawn, and is drawn again", path)
+            stale[picture.name] = key
         return stale
-
-    def _is_drawn(self, picture: DrawnPicture, key: str, saved: dict) -> bool:
-        """Whether a picture is the one that was drawn under this key."""
-        path, entry = _path(self.folder, picture), saved.get(picture.name)
-        if not path.is_file():
-            return False
-        if self._present.get(picture.name) == key:
-            return True
-        if not isinstance(entry, dict) or entry.get("key") != key:
-            return False
-        if entry.get("digest") == digest_files([path]):
-            self._present[picture.name] = key
-            return True
-        log.warning("%s was changed after it was drawn, and is drawn again", path)
-        return False
 
     def _manifest_entries(self) -> dict:
         """What was drawn: dict from the name of a picture to its key and the digest of its file."""
-        if not self._manifest.is_file():
-            return {}
         try:
-            entries = json.loads(self._manifest.read_text())
-        except ValueError:
-            entries = None
-        if not isinstance(entries, dict):
+            return dict(json.loads(self._manifest.read_text()))
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError):
             log.warning("%s is corrupt; all pictures are drawn again", self._manifest)
             return {}
-        return entries
 
     def _record(self, keys: dict[str, str], failures: Failures) -> None:
         """Writes the keys of what was drawn to the manifest, and keeps reasons for the rest."""
         entries = self._manifest_entries()
         for name, key in keys.items():
-            path = self.folder / "figures" / f"{name}.png"
+            path = _path(self.folder, name)
             if path not in failures:
                 entries[name] = {"key": key, "digest": digest_files([path])}
-                self._present[name] = key
                 continue
-            reason, trace = failures[path]
+            self.failures[name], trace = failures[path]
             if trace:
                 log.error("The picture %s failed:\n%s", name, trace)
-            self.failures[name] = reason
         text = json.dumps(entries, indent=1)
-        write_whole(
-            self._manifest, lambda partial: partial.write_text(text, "utf-8"), own_folders=1
-        )
+        write_whole(self._manifest, lambda partial: partial.write_text(text, "utf-8"))
 
-    def _collect_finished(self, wait: bool) -> None:
-        """Records what other processes have drawn by now, or, with `wait`, all that they draw."""
+    def collect(self, wait: bool = False) -> None:
+        """Records what the other process has drawn by now, or, with `wait`, all that it draws."""
         while self._started and (wait or self._started[0][0].done()):
             future, keys, drawings = self._started.pop(0)
             try:
                 failures = future.result()
             except ProcessEnded as error:
-                log.warning("%s; they are drawn here", error)
+                log.warning("%s; its pictures are drawn here", error)
                 failures = render(drawings)
             self._record(keys, failures)
 
 
 def draw(
-    figures: Sequence[Sequence[DrawnPicture]],
+    figures: Sequence[Sequence[Picture]],
     results: Results,
     folder: Path,
     progress: Callable[[int, int, str], None] | None = None,
-    code_for: Callable[[Sequence[DrawnPicture]], str] | None = None,
+    code_for: Callable[[Sequence[Picture]], str] | None = None,
     drawer: Drawer | None = None,
 ) -> list[tuple[Any, ReportFigure]]:
     """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
@@ -207,24 +167,28 @@ def draw(
         `drawer.failures`.
     """
     drawer = drawer or Drawer(folder)
-    count, done = sum(map(len, figures)), 0
-    sentences = {}
+    total, done, sentences = sum(map(len, figures)), 0, {}
     for together in _sharing(figures):
         pictures, instead = _without_sentences(together, results, drawer)
         sentences |= instead
         if progress:
-            progress(done, count, together[0].title)
+            progress(done, total, together[0].title)
         done += len(together)
         drawer.draw(pictures, results)
-    drawer.wait()
+    drawer.collect(wait=True)
     for name in (*sentences, *drawer.failures):
-        (folder / "figures" / f"{name}.png").unlink(missing_ok=True)
-    taken, drawn = set(), []
+        _path(folder, name).unlink(missing_ok=True)
+    drawn: list[tuple[Any, ReportFigure]] = []
     for pictures in figures:
         pictures = [picture for picture in pictures if picture.name not in drawer.failures]
         if not pictures:
             continue
-        name = _free_name(pictures, taken)
+        # Of several panels, without the names of models; with a number where it is taken.
+        pattern = pictures[0].figure.name
+        name = pictures[0].name if len(pictures) == 1 else re.sub(r"-?\{\w+\}", "", pattern)
+        taken = {figure.name for _, figure in drawn}
+        names = chain([name], (f"{name}-{number}" for number in count(2)))
+        name = next(free for free in names if free not in taken)
         try:
             code = code_for(pictures) if code_for else ""
             figure = _report_figure(name, pictures, results, sentences, folder, code)
@@ -236,7 +200,7 @@ def draw(
     return drawn
 
 
-def _sharing(figures: Sequence[Sequence[DrawnPicture]]) -> list[list[DrawnPicture]]:
+def _sharing(figures: Sequence[Sequence[Picture]]) -> list[list[Picture]]:
     """Lists of the pictures that share colours and axes."""
     shared = {}
     for number, pictures in enumerate(figures):
@@ -244,9 +208,7 @@ def _sharing(figures: Sequence[Sequence[DrawnPicture]]) -> list[list[DrawnPictur
     return list(shared.values())
 
 
-def draw_measured(
-    figures: Sequence[Sequence[DrawnPicture]], results: Results, drawer: Drawer
-) -> None:
+def draw_measured(figures: Sequence[Sequence[Picture]], results: Results, drawer: Drawer) -> None:
     """Starts to draw the pictures with complete results while other results are measured."""
     for together in _sharing(figures):
         measurements = [m for picture in together for m in picture.selection.measurements.values()]
@@ -255,8 +217,8 @@ def draw_measured(
 
 
 def _without_sentences(
-    pictures: Sequence[DrawnPicture], results: Results, drawer: Drawer
-) -> tuple[list[DrawnPicture], dict[str, str]]:
+    pictures: Sequence[Picture], results: Results, drawer: Drawer
+) -> tuple[list[Picture], dict[str, str]]:
     """The pictures to draw, and a dict from the name of each other one to the sentence instead."""
     drawn, sentences = [], {}
     for picture in pictures:
@@ -273,11 +235,11 @@ def _without_sentences(
     return drawn, sentences
 
 
-def _path(folder: Path, picture: DrawnPicture) -> Path:
-    return folder / "figures" / f"{picture.name}.png"
+def _path(folder: Path, name: str) -> Path:
+    return folder / "figures" / f"{name}.png"
 
 
-def _results_of(picture: DrawnPicture, results: Results) -> dict[str, Any]:
+def _results_of(picture: Picture, results: Results) -> dict[str, Any]:
     """Dict from label to the result that a picture draws."""
     return {
         label: results[measurement.name]
@@ -285,22 +247,9 @@ def _results_of(picture: DrawnPicture, results: Results) -> dict[str, Any]:
     }
 
 
-def _free_name(pictures: Sequence[DrawnPicture], taken: set[str]) -> str:
-    """A unique name of a figure: that of its picture, without the models if there are several."""
-    name = pictures[0].name
-    if len(pictures) > 1:
-        name = re.sub(r"-?\{\w+\}", "", pictures[0].figure.name)
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name}-{number}"
-    taken.add(free)
-    return free
-
-
 def _report_figure(
     name: str,
-    pictures: Sequence[DrawnPicture],
+    pictures: Sequence[Picture],
     results: Results,
     sentences: dict[str, str],
     folder: Path,
@@ -329,7 +278,7 @@ def _report_figure(
     panels = []
     for picture in shown:
         alt = f"{picture.full_title}. {caption}"
-        panels.append(Panel(picture.panel, _path(folder, picture), alt, picture.name))
+        panels.append(Panel(picture.panel, _path(folder, picture.name), alt, picture.name))
     return ReportFigure(
         name=name,
         title=title,

@@ -1,10 +1,10 @@
 """The first screen of a report: differences between models with intervals, and small plots."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from vit_tf.common.names import join_words
 from ..engine.estimates import permuted_images, require_estimate
 from ..engine.failures import explain
 from ..engine.results import Results
+from ..figures.figure import Overview, Picture
+from ..figures.measure import Quantity
+from ..figures.models import UNTRAINED_ROLES, StudyModel
 from ..plots import style
 from ..statistics.estimates import Estimate, accuracy_of, corrected, minus
 from .claim_rows import scale_of
@@ -21,35 +24,8 @@ from .page import Panel
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-UNTRAINED_ROLES = ("untrained", "copy")  # of the randomly initialized copies of a model
 # Where there are more models than that, only the two that are furthest apart are compared.
 MOST_PAIRWISE = 3
-
-
-class ComparedModel(Protocol):
-    """The attributes of a model that the first screen uses."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def slug(self) -> str: ...
-    @property
-    def role(self) -> str: ...
-    @property
-    def base(self) -> Any: ...
-
-
-class ComparedQuantity(Protocol):
-    """The attributes of a quantity that the first screen uses."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def result(self) -> str: ...
-    @property
-    def estimator(self) -> Callable[[Any], Any]: ...
-    @property
-    def of_pairs(self) -> bool: ...
 
 
 Values: TypeAlias = Sequence[tuple[str, Estimate]]  # by the name of a model or of a pair
@@ -81,27 +57,28 @@ LeftOut: TypeAlias = list[tuple[str, list[str]]]  # as `Report.left_out`
 
 
 def compare(
-    pictures: Sequence, models: Sequence, results: dict[str, Any]
+    pictures: Sequence[Picture], models: Sequence[StudyModel], results: dict[str, Any]
 ) -> tuple[list[Comparison], LeftOut]:
     """The quantities of these models and their differences, and what could not be computed."""
     compared = [model for model in models if model.base is None]
     if len(compared) == 1:
         compared += [m for m in models if m.base is compared[0] and m.role == "untrained"]
     accuracies = [
-        (model.name, accuracy_of(model.accuracy[0], model.accuracy[1], model.correct))
+        (model.name, accuracy_of(*model.accuracy, model.correct))
         for model in compared
         if model.accuracy
     ]
-    words = ("Test accuracy", "Test accuracy of the model's own head.", "accuracy")
-    said = _said(accuracies, words[0], words[2], "has a higher test accuracy")
-    rows = [_row(accuracies, *words, said, link="top")]
+    explanation = "Test accuracy of the model's own head."
+    rows = [_compare_values("Test accuracy", explanation, "accuracy", accuracies, link="top")]
     slugs = {model.name: model.slug for model in compared}
+    by_chance = {name: permuted_images(result) for name, result in results.items()}
+    by_chance = {name: result for name, result in by_chance.items() if result is not None}
     quantities, left_out = {}, []
     for picture in pictures:
         for quantity in picture.figure.quantities:
             quantities.setdefault(id(quantity), (quantity, picture))
     for quantity, picture in quantities.values():
-        label, unit = quantity.label.rstrip("."), quantity.unit
+        label, untrained, permuted = quantity.label.rstrip("."), {}, {}
         try:
             values = _estimates(quantity, slugs, results)
         except Exception as error:
@@ -110,29 +87,81 @@ def compare(
         try:
             untrained = _untrained_values(quantity, compared, models, results)
         except Exception as error:
-            untrained = {}
             left_out.append((f"{label}, untrained", [explain(error, f"The quantity {label!r}")]))
-        said = {} if quantity.of_pairs else _said(values, label, unit, quantity.more, untrained)
-        about = {"link": f"figure-{picture.name}", "chapter": picture.figure.chapter}
-        about["untrained"] = untrained
         if quantity.of_pairs:
-            permuted = {name: permuted_images(result) for name, result in results.items()}
-            permuted = {name: result for name, result in permuted.items() if result is not None}
-            values_by_chance = _estimates(quantity, slugs, permuted)
-            about["permuted"] = {name: estimate.value for name, estimate in values_by_chance}
-        rows.append(_row(values, label, quantity.explanation, unit, said, **about))
+            permuted_values = _estimates(quantity, slugs, by_chance)
+            permuted = {name: estimate.value for name, estimate in permuted_values}
+        row = _compare_values(
+            label,
+            quantity.explanation,
+            quantity.unit,
+            values,
+            more=quantity.more,
+            of_pairs=quantity.of_pairs,
+            untrained=untrained,
+            permuted=permuted,
+            link=f"figure-{picture.name}",
+            chapter=picture.figure.chapter,
+        )
+        rows.append(row)
     return [row for row in rows if row.values], left_out
 
 
-def _row(
-    values: Values, label: str, explanation: str, unit: str, said: dict[str, Any], **about: Any
+def _compare_values(
+    label: str,
+    explanation: str,
+    unit: str,
+    values: Values,
+    *,
+    more: str = "",
+    of_pairs: bool = False,
+    **about: Any,
 ) -> Comparison:
+    """The row of a quantity: its values, and the differences between pairs of models.
+
+    `more` is as that of a `Quantity`; `about` has further fields of the row.
+    """
     plain = _plain(values, label, unit)
-    return Comparison(label, explanation, unit, tuple(values), plain=plain, **said, **about)
+    row = Comparison(label, explanation, unit, tuple(values), plain=plain, **about)
+    if of_pairs:
+        return row
+    pairs = list(combinations(values, 2))
+    gaps = corrected([minus(first, second) for (_, first), (_, second) in pairs])
+    sentences = [
+        _sentence(a, b, gap, unit) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)
+    ]
+    significant = [at for at, gap in enumerate(gaps) if is_significant(gap)]
+    if len(values) > MOST_PAIRWISE:
+        furthest = np.argmax(np.nan_to_num([abs(gap.value) for gap in gaps], nan=-1))
+        number = f"{len(significant)} of {len(gaps)} pairs of models differ significantly."
+        sentences = [sentences[furthest], number]
+    tested = sum(gap.interval is not None for gap in gaps)
+    row = replace(row, sentences=tuple(sentences), tested=tested, differs=len(significant))
+    if not significant:
+        return row
+
+    # The largest significant difference in words, with the values of untrained copies.
+    largest = max(significant, key=lambda at: abs(gaps[at].value))
+    (high, above), (low, below) = sorted(pairs[largest], key=lambda pair: -pair[1].value)
+    more = more or f"has a higher {_decapitalized(label)}"
+    numbers = f"{_number(above.value, unit)} versus {_number(below.value, unit)}"
+    if high in row.untrained and low in row.untrained:
+        first, second = (_number(row.untrained[name], unit) for name in (high, low))
+        copies = f"; untrained copies {first} versus {second}"
+    else:
+        copies = ""
+    notes = [estimate.note for estimate in (above, below)]
+    conditions = f" ({high}: {notes[0]}; {low}: {notes[1]})" if all(notes) else ""
+    scale = abs(above.value) + abs(below.value)
+    return replace(
+        row,
+        main=f"{high} {more} than {low}: {numbers}{_unit(unit, more)}{copies}{conditions}.",
+        size=(above.value - below.value) / scale if scale else 0.0,
+    )
 
 
 def _estimates(
-    quantity: ComparedQuantity, slugs: Mapping[str, str], results: Results
+    quantity: Quantity, slugs: Mapping[str, str], results: Results
 ) -> list[tuple[str, Estimate]]:
     """The values of a quantity by the name of the model, or of each pair in both orders.
 
@@ -156,16 +185,17 @@ def _estimates(
 
 
 def _untrained_values(
-    quantity: ComparedQuantity,
-    compared: Sequence[ComparedModel],
-    models: Sequence[ComparedModel],
+    quantity: Quantity,
+    compared: Sequence[StudyModel],
+    models: Sequence[StudyModel],
     results: Results,
 ) -> dict[str, float]:
     """The mean value of the untrained copies of models or pairs, by the name of the trained."""
     values = {}
     for role in UNTRAINED_ROLES:
         # Under the names of the trained models, so that names of pairs are theirs.
-        slugs = {m.base.name: m.slug for m in models if m.role == role and m.base in compared}
+        copies = [m for m in models if m.role == role and m.base in compared]
+        slugs = {copy.base.name: copy.slug for copy in copies if copy.base}
         for name, estimate in _estimates(quantity, slugs, results):
             values.setdefault(name, []).append(estimate.value)
     return {name: float(np.mean(each)) for name, each in values.items()}
@@ -181,43 +211,6 @@ def main_results(rows: Sequence[Comparison], most: int = 5) -> list[str]:
         verb = "is" if len(labels) == 1 else "are"
         sentences.append(f"The {differences} in {join_words(labels)} {verb} not significant.")
     return sentences or [row.plain for row in rows[:most]]
-
-
-def _said(
-    values: Values, label: str, unit: str, more: str = "", untrained: dict[str, float] | None = None
-) -> dict[str, Any]:
-    """The differences between pairs of models as fields of a `Comparison`."""
-    pairs = list(combinations(values, 2))
-    gaps = corrected([minus(first, second) for (_, first), (_, second) in pairs])
-    sentences = [
-        _sentence(a, b, gap, unit) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)
-    ]
-    significant = [at for at, gap in enumerate(gaps) if is_significant(gap)]
-    if len(values) > MOST_PAIRWISE:
-        furthest = np.argmax(np.nan_to_num([abs(gap.value) for gap in gaps], nan=-1))
-        number = f"{len(significant)} of {len(gaps)} pairs of models differ significantly."
-        sentences = [sentences[furthest], number]
-    tested = sum(gap.interval is not None for gap in gaps)
-    fields = {"sentences": tuple(sentences), "tested": tested, "differs": len(significant)}
-    if significant:
-        largest = max(significant, key=lambda at: abs(gaps[at].value))
-        (high, above), (low, below) = sorted(pairs[largest], key=lambda pair: -pair[1].value)
-        more = more or f"has a higher {_decapitalized(label)}"
-        numbers = f"{_number(above.value, unit)} versus {_number(below.value, unit)}"
-        of_copies = [(untrained or {}).get(name) for name in (high, low)]
-        copies = ""
-        if None not in of_copies:
-            copies = "; untrained copies {} versus {}".format(
-                *(_number(cast(float, value), unit) for value in of_copies)
-            )
-        notes = [estimate.note for estimate in (above, below)]
-        conditions = f" ({high}: {notes[0]}; {low}: {notes[1]})" if all(notes) else ""
-        fields["main"] = (
-            f"{high} {more} than {low}: {numbers}{_unit(unit, more)}{copies}{conditions}."
-        )
-        scale = abs(above.value) + abs(below.value)
-        fields["size"] = (above.value - below.value) / scale if scale else 0.0
-    return fields
 
 
 def _plain(values: Values, label: str, unit: str) -> str:
@@ -297,24 +290,26 @@ RELATIVE = "relative to uniform"  # unit of values that are compared with unifor
 WIDTH, HEIGHT = 1.93, 1.62  # inches: five panels stand in a row
 
 
-def model_colours(models: Sequence[ComparedModel]) -> dict[str, str]:
+def model_colours(models: Sequence[StudyModel]) -> dict[str, str]:
     """Colours of the models by name, as CSS writes them."""
     colours = style.as_hex(style.distinct_colours(len(models)))
     return {model.name: colour for model, colour in zip(models, colours, strict=True)}
 
 
 def draw_overview(
-    pictures: Sequence, models: Sequence, results: dict[str, Any]
+    pictures: Sequence[Picture], models: Sequence[StudyModel], results: dict[str, Any]
 ) -> tuple[list[Panel], LeftOut]:
     """The panels of the figures that have an `Overview`, and what could not be drawn."""
     colours, shown, panels, left_out = model_colours(models), {}, [], []
     for picture in pictures:
         view = picture.figure.overview
-        for measurement in picture.selection.measurements.values() if view else ():
+        if view is None:
+            continue
+        for measurement in picture.selection.measurements.values():
             (model, *others) = measurement.models
             if model in models and not others:
-                shown.setdefault((picture.figure.chapter.rank, view.label), (view, {}))
-                by_model = shown[picture.figure.chapter.rank, view.label][1]
+                key = picture.figure.chapter.rank, view.label
+                _, by_model = shown.setdefault(key, (view, {}))
                 by_model[model.name] = results[measurement.name]
     for _, (view, by_model) in sorted(shown.items(), key=lambda item: item[0][0]):
         try:
@@ -324,7 +319,9 @@ def draw_overview(
     return panels, left_out
 
 
-def overview_panels(view: Any, results: dict[str, Any], colours: dict[str, str]) -> list[Panel]:
+def overview_panels(
+    view: Overview, results: dict[str, Any], colours: dict[str, str]
+) -> list[Panel]:
     """The panels of one `Overview`, of results by the name of the model."""
     by_model = {name: np.asarray(view.values(result), float) for name, result in results.items()}
     lines = {name: values for name, values in by_model.items() if values.ndim == 1}

@@ -14,7 +14,7 @@ from io import BytesIO
 from numbers import Integral, Real
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from .claim_rows import (
     scale_of,
     shown_unit,
 )
-from .code_layout import lay_out
 
 CSS_DOTS = 96  # per inch: figures of one font size show their text at the same size
 MOST_EMBEDDED = 150_000  # bytes of a result that the page holds; larger ones are links
@@ -202,8 +201,8 @@ def write_report(
         The path of the HTML file.
 
     Raises:
-        ValueError: if a picture is not a PNG, if a picture has no alternative text, if two figures
-            have the same name, or if a figure links to anything but a relative path.
+        ValueError: if a picture is not a PNG, if two figures have the same name, or if a name is
+            not a letter followed by letters, digits or any of ".", "_" and "-".
         OSError: if a picture cannot be read or the report cannot be written.
     """
     path = Path(path)
@@ -269,9 +268,10 @@ def write_page(
         loader=FunctionLoader(partial(_resource, package)),
         undefined=StrictUndefined,
     )
-    environment.filters |= {"shown": _shown, "listed": _listed, "paragraphs": _paragraphs}
     environment.filters |= {
-        "sentence": _sentence,
+        "shown": _shown,
+        "listed": _listed,
+        "paragraphs": _paragraphs,
         "by_reason": _by_reason,
         "brief": brief,
         "interval": interval_text,
@@ -310,7 +310,7 @@ def require_own(path: str | os.PathLike) -> None:
     if MARK not in text:
         raise ValueError(
             f"{str(path)!r} exists and was not written by vit_tf, so it is not replaced: "
-            "choose another path"
+            "choose another folder"
         )
 
 
@@ -346,23 +346,16 @@ def _resource(package: str, name: str) -> str:
 
 def _embed(figure: ReportFigure, folder: Path) -> dict[str, Any]:
     """The figure as the template expects it: its pictures and data as text."""
-    if not figure.alt.strip():
-        raise ValueError(f"Expected a text in alt of figure {figure.name!r}. Received: ''")
     if not re.fullmatch(r"[A-Za-z][\w.-]*", figure.name):
         raise ValueError(
             "Expected a figure's name to be a letter, then letters, digits or any of '._-'. "
             f"Received: {figure.name!r}"
         )
-    for link in figure.results:
-        parts = urlsplit(link)
-        if parts.scheme or parts.netloc or PurePosixPath(link).is_absolute():
-            raise ValueError(f"Expected a link relative to the report. Received: {link!r}")
     panels = figure.panels
     if not panels and figure.png is not None:
         panels = (Panel("", figure.png, figure.alt),)
     return {
         **vars(figure),
-        "code": lay_out(figure.code),
         "payload": as_json(list(figure.interactive)),
         "panels": [_embed_panel(panel, folder) for panel in panels],
         "files": [_embed_file(link, folder) for link in figure.results],
@@ -450,15 +443,10 @@ def _by_reason(entries: Iterable[tuple[str, Sequence[str]]]) -> list[tuple[str, 
     """What is missing by the reason: list of (sentence, list of what it is the reason for)."""
     by_reason = {}
     for title, reasons in entries:
-        for reason in reasons:
-            by_reason.setdefault(_sentence(reason), {})[title] = None
+        for reason in map(as_reason, reasons):
+            sentence = reason if reason.endswith((".", "!", "?")) else f"{reason}."
+            by_reason.setdefault(sentence, {})[title] = None
     return [(reason, list(titles)) for reason, titles in by_reason.items()]
-
-
-def _sentence(reason: str) -> str:
-    """A reason, which may be the message of an error, as a sentence."""
-    reason = as_reason(reason)
-    return reason if reason.rstrip().endswith((".", "!", "?")) else f"{reason}."
 
 
 def _paragraphs(text: str) -> list[str]:

@@ -21,7 +21,7 @@ from ..engine.failures import explain
 from ..engine.results import Results
 from ..engine.store import fingerprint
 from ..figures.data import UNKNOWN, Data
-from ..figures.figure import Figure, all_figures, describe_figure, fields_of, missing_data
+from ..figures.figure import Figure, all_figures, describe_figure, fields_of
 from ..figures.measure import DATA, Measurement
 from ..figures.models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
 from ..figures.supervision import RECONSTRUCTION, SUPERVISIONS
@@ -115,27 +115,33 @@ def evaluate(
     }
     rows = []
     for figure in figures:
-        absent = missing_data(figure.select(models)[0], data) if data and figure.claims else []
-        not_measured = " ".join(dict.fromkeys(filter(None, absent)))
+        not_measured = ""
+        if data and figure.claims:
+            absent = [selection.missing(data) for selection in figure.select(models)[0]]
+            not_measured = " ".join(dict.fromkeys(filter(None, absent)))
         not_measured = (
             not_measured or f"Not measured for these models: {describe_figure(figure, ', ')}."
         )
         for claim in figure.claims:
-            sets_of_models = [
-                _Assigned(
-                    claim,
-                    figure,
-                    {role: model.slug for role, model in by_role.items()}
-                    | {"block": by_role["without"].detail if "without" in by_role else None},
-                    _copies_of(by_role, models),
-                    training_images=_training_images_of(by_role),
-                    models=tuple(model.name for model in by_role.values()),
-                    why_not=_of_other_supervision(claim, by_role),
-                    elsewhere=elsewhere,
-                    not_measured=not_measured,
+            sets_of_models = []
+            for by_role in _models_by_role(claim, models):
+                block = by_role["without"].detail if "without" in by_role else None
+                # The least number of images that a model trained on all data has seen.
+                seen = [model.training_images for role, model in by_role.items() if role in ARMS]
+                least = None if None in seen else min(cast(list[int], seen), default=None)
+                sets_of_models.append(
+                    _Assigned(
+                        claim,
+                        figure,
+                        {role: model.slug for role, model in by_role.items()} | {"block": block},
+                        _copies_of(by_role, models),
+                        training_images=least,
+                        models=tuple(model.name for model in by_role.values()),
+                        why_not=_of_other_supervision(claim, by_role),
+                        elsewhere=elsewhere,
+                        not_measured=not_measured,
+                    )
                 )
-                for by_role in _models_by_role(claim, models)
-            ]
             rows += _test(sets_of_models, values)
     return rows
 
@@ -299,13 +305,12 @@ def untrained_measurements(
             )
         originals = {in_place[id(copy.original)]: copy for copy in copies}
         for figure in figures if originals else []:
-            selections, _ = figure.select(list(originals))
-            absent = missing_data(selections, data)
             wanted += [
                 _of_models(measurement, originals)
-                for selection, why in zip(selections, absent, strict=True)
+                for selection in figure.select(list(originals))[0]
+                if not selection.missing(data)
                 for measurement in selection.measurements.values()
-                if not why and measurement.name.partition(".")[0] in needed
+                if measurement.name.partition(".")[0] in needed
             ]
     return wanted
 
@@ -330,12 +335,6 @@ def _copies_of(by_role: dict[str, StudyModel], models: list[StudyModel]) -> list
         names = {role: of_base.get(id(model)) for role, model in by_role.items()}
         copies.append({role: name for role, name in names.items() if name})
     return [names for names in copies if names]
-
-
-def _training_images_of(by_role: dict[str, StudyModel]) -> int | None:
-    """The least number of images that a model trained on all data has seen, where all are known."""
-    counts = [model.training_images for role, model in by_role.items() if role in ARMS]
-    return None if None in counts else min(cast(list[int], counts), default=None)
 
 
 def _of_other_supervision(claim: Claim, by_role: dict[str, StudyModel]) -> str:
@@ -463,16 +462,27 @@ def scorecard_dataset(
 
 def _record(row: Row) -> dict[str, Any]:
     """The texts and numbers of a row by name, without those that it lacks."""
-    claim, paper = row.claim, row.claim.paper
-    record = {"statement": claim.statement, "unit": claim.unit, "outcome": row.outcome.value}
-    record |= {"models": ", ".join(row.models), "least": claim.least}
-    record |= {"sign": paper.sign, "paper_size": paper.size}
+    record = {
+        "statement": row.claim.statement,
+        "unit": row.claim.unit,
+        "outcome": row.outcome.value,
+        "models": ", ".join(row.models),
+        "least": row.claim.least,
+        "sign": row.claim.paper.sign,
+        "paper_size": row.claim.paper.size,
+    }
     if isinstance(row, NotTested):
         return record | {"reason": row.reason}
     estimate = row.estimate
-    record |= {"value": estimate.value, "trained": row.trained, "permuted": row.permuted}
-    record |= {"untrained": row.untrained, "terms": estimate.terms, "reason": estimate.note}
-    record |= {"results": " ".join(row.results)}
+    record |= {
+        "value": estimate.value,
+        "trained": row.trained,
+        "permuted": row.permuted,
+        "untrained": row.untrained,
+        "terms": estimate.terms,
+        "reason": estimate.note,
+        "results": " ".join(row.results),
+    }
     if estimate.interval and estimate.method and estimate.units:
         record |= dict(zip(("low", "high"), estimate.interval, strict=True))
         record |= {"method": estimate.method.value, "count": estimate.units.count}

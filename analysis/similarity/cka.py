@@ -19,7 +19,6 @@ from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
-from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.jackknife import jackknife, leave_one_out
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import as_tokens, require_grid
@@ -37,6 +36,7 @@ from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import once_per_graph
 
 Coordinates: TypeAlias = dict[str, Any]  # of a result, by dimension, as xarray takes them
+LEAST_EXAMPLES = 4  # of a batch, for the unbiased HSIC
 CHANNEL_PARTS = 4  # of the channels of a layer, for its kernel
 MOST_GROUPS = 32  # of batches, whose values without each are saved
 
@@ -297,21 +297,23 @@ def labelled_similarity(
     **facts: Any,
 ) -> xr.Dataset:
     """Dataset of `cka` and `stderr`, whose dims are the `coords`, of a pair of features."""
-    names = dict(zip(("model_x", "model_y"), map(model_name, models), strict=True))
-    facts = {"estimator": ESTIMATOR, "units": "1", "remainder": int(totals["remainder"])} | facts
-    batches = len(totals["rows"]["hsic"])
-    attributes = provenance(models[0], totals["examples"], batches, **names, **facts)
-    return with_errors(value, stderr, coords).assign_attrs(attributes)
-
-
-def with_errors(value: np.ndarray, stderr: np.ndarray, coords: Coordinates) -> xr.Dataset:
-    """Dataset of `cka` and `stderr`, whose dims are the `coords`."""
+    attributes = provenance(
+        models[0],
+        totals["examples"],
+        len(totals["rows"]["hsic"]),
+        model_x=model_name(models[0]),
+        model_y=model_name(models[-1]),
+        estimator=ESTIMATOR,
+        units="1",
+        remainder=int(totals["remainder"]),
+        **facts,
+    )
     dims = tuple(coords)
     variables = {
         "cka": variable(dims, value, "CKA"),
         "stderr": variable(dims, stderr, "standard error of CKA"),
     }
-    return ResultDataset(variables, coords)
+    return ResultDataset(variables, coords, attributes)
 
 
 def varying_layers(
@@ -594,22 +596,19 @@ def last_layer_cka_statistic(models: Mapping[str, Features]) -> Statistic[xr.Dat
         hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])
         values = similarity(hsic, squares, [f"{part} of {name}" for name, part in parts])
         names = list(models)
-        result = np.full((2, len(names), len(names), len(PARTS)), np.nan)
+        value, stderr = result = np.full((2, len(names), len(names), len(PARTS)), np.nan)
         for index, part in enumerate(PARTS):
             rows = np.flatnonzero([own == part for _, own in parts])
             members = np.array([names.index(parts[row][0]) for row in rows], int)
             pairs = np.stack(values)[:, rows[:, None], rows]
             result[:, members[:, None], members, index] = pairs
-        facts = provenance(next(iter(models.values())), totals["examples"], len(hsic))
-        facts |= {
-            "remainder": int(totals["remainder"]),
-            "layers": [tap for (tap,) in totals["layers"]],
-            "estimator": ESTIMATOR,
-        }
-        del facts["model"]  # `provenance` has named the first model, and the coordinates name all
         coords = {"model_x": names, "model_y": names, "part": list(PARTS)}
-        value, stderr = result
-        return with_errors(value, stderr, coords).assign_attrs(facts)
+        layers = [tap for (tap,) in totals["layers"]]
+        every = list(models.values())
+        made = labelled_similarity(value, stderr, coords, every, totals, layers=layers)
+        for name in ("model", "model_x", "model_y"):
+            del made.attrs[name]  # the coordinates name all models
+        return made
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 

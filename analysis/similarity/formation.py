@@ -3,10 +3,9 @@
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import keras
 import numpy as np
@@ -22,35 +21,25 @@ from vit_tf.features.features import Features
 from vit_tf.features.recorder import infer
 
 from ..engine.accessors import ResultDataset, as_result
-from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.least_squares import classify, fit_classifier
 from ..engine.pooling import pool
 from ..engine.preparation import ImagesLike
 from ..engine.results import ALL, model_name, require_finite, variable
 from ..engine.stream import as_dataset
 from ..engine.training_recorder import Recorder
-from .cka import ESTIMATOR, layer_kernels, similarity
+from .cka import ESTIMATOR, LEAST_EXAMPLES, layer_kernels, similarity
 
 STATE = re.compile(r"epoch-(\d+)\.nc")
 
 
-@dataclass(frozen=True)
-class Kernels:
+class Kernels(NamedTuple):
     """U-centred kernels, float32 (layer, pair) batch by batch, and scales (layer, batch, 3)."""
 
     values: np.ndarray
     scales: np.ndarray
 
 
-@dataclass(frozen=True)
-class Record:
-    """All that a run knows at an epoch: the result so far, and the kernels to go on from."""
-
-    result: xr.Dataset
-    start: Kernels
-    now: Kernels
-
-
+KERNEL_DIMS = {"values": ("layer", "pair"), "scales": ("layer", "batch", "scale")}
 Probes: TypeAlias = tuple[list[np.ndarray], np.ndarray]  # batches of images, and all labels
 
 
@@ -74,57 +63,15 @@ def _hsic(x: Kernels, y: Kernels, sizes: np.ndarray) -> np.ndarray:
     return sums / (sizes * (sizes - 3.0)) * scale
 
 
-def row(
-    epoch: int,
-    layers: Sequence[str],
-    to_start: np.ndarray,
-    to_previous: np.ndarray,
-    accuracy: np.ndarray | None,
-) -> xr.Dataset:
-    """The result of one record, of dims (epoch, layer), from what `compare` returned."""
-    long_names = "CKA to the start", "CKA to the record before"
-    values = {
-        "cka_to_start": (to_start[0], long_names[0]),
-        "cka_to_start_stderr": (to_start[1], f"standard error of {long_names[0]}"),
-        "cka_to_previous": (to_previous[0], long_names[1]),
-        "cka_to_previous_stderr": (to_previous[1], f"standard error of {long_names[1]}"),
-    }
-    if accuracy is not None:
-        values["accuracy"] = (accuracy, "test accuracy of a ridge classifier")
-    dims, coords = ("epoch", "layer"), {"epoch": [epoch], "layer": layers}
-    return ResultDataset(
-        {n: variable(dims, x[None], long) for n, (x, long) in values.items()}, coords
-    )
+def kernels_of(record: xr.Dataset, when: str) -> Kernels:
+    """The kernels at the `"start"`, or of the model as it is `"now"`, in a record."""
+    return Kernels(*(record[f"{when}_{name}"].values for name in Kernels._fields))
 
 
-def save_record(record: Record, folder: Path, epochs: Collection[int]) -> None:
-    """Writes a record, then removes the files of all epochs but `epochs`, which include its own."""
-    epoch = int(record.result["epoch"][-1])
-    state = record.result.assign(
-        {
-            f"{when}_{name}": (("layer", *dims), getattr(kernels, name))
-            for when, kernels in (("start", record.start), ("now", record.now))
-            for name, dims in (("values", ("pair",)), ("scales", ("batch", "scale")))
-        }
-    )
-    write_whole(folder / f"epoch-{epoch:04d}.nc", state.to_netcdf, own_folders=1)
-    for other, path in _states(folder).items():
-        if other not in epochs:
-            path.unlink()
-
-
-def load_records(folder: Path) -> dict[int, Record]:
-    """The records in a folder: dict from epoch to `Record`, empty where there are none."""
-    records = {}
-    for epoch, path in _states(folder).items():
-        state = xr.load_dataset(path)
-        kernels = {
-            when: Kernels(state[f"{when}_values"].values, state[f"{when}_scales"].values)
-            for when in ("start", "now")
-        }
-        names = [name for name, variable in state.items() if variable.dims == ("epoch", "layer")]
-        records[epoch] = Record(cast(ResultDataset, as_result(state[names])), **kernels)
-    return records
+def result_of(record: xr.Dataset) -> xr.Dataset:
+    """The result so far, of dims (epoch, layer), in a record."""
+    names = [name for name, variable in record.items() if variable.dims == ("epoch", "layer")]
+    return cast(ResultDataset, as_result(record[names]))
 
 
 def _states(folder: Path) -> dict[int, Path]:
@@ -210,7 +157,8 @@ class FormationRecorder(Recorder):
             wanted = f"Expected batches of at least {LEAST_EXAMPLES} images"
             raise ValueError(f"{wanted}. Received: {self._sizes.tolist()}")
         self._probes = probes and _read_probes(*probes)
-        self._records: dict[int, Record] = {}  # of the last two epochs
+        # Of the last two epochs, the result so far and the kernels to go on from.
+        self._records: dict[int, xr.Dataset] = {}
         self._layers: list[str] = []  # known from the first call of the model on
 
     @property
@@ -228,7 +176,7 @@ class FormationRecorder(Recorder):
             raise ValueError(
                 "The recorder has no results yet: pass it to model.fit(..., callbacks=[recorder])."
             )
-        return self._records[max(self._records)].result
+        return result_of(self._records[max(self._records)])
 
     def on_train_begin(self, logs: Mapping | None = None) -> None:
         """Compiles what is measured, and reads what a killed run has recorded."""
@@ -250,8 +198,9 @@ class FormationRecorder(Recorder):
         self._rows = _compiled(lambda images: pool(features(images), ALL), self._images[0])
         # A run that goes on continues the records of the same images.
         if self._folder is not None and not self._records:
-            self._records = load_records(self._folder / "formation-state")
-            digests = {record.result.attrs["images"] for record in self._records.values()}
+            paths = _states(self._folder / "formation-state")
+            self._records = {epoch: xr.load_dataset(path) for epoch, path in paths.items()}
+            digests = {record.attrs["images"] for record in self._records.values()}
             if digests - {self._digest()}:
                 raise ValueError(
                     f"The records in {self._folder} are from other images, or another order of "
@@ -275,7 +224,7 @@ class FormationRecorder(Recorder):
         self._records = earlier
         self._recorded = {"formation": {}}
         if earlier:
-            rows = earlier[max(earlier)].result
+            rows = result_of(earlier[max(earlier)])
             for done in rows["epoch"].values.tolist():
                 self._recorded["formation"][done] = rows.sel(epoch=done, drop=True)
         return not earlier
@@ -286,29 +235,45 @@ class FormationRecorder(Recorder):
         last = self._records[max(self._records)] if self._records else None
         now, layers = self._kernels_now(), self._layers
         nothing = np.full((2, len(layers)), np.nan)
-        if last is not None and list(last.result["layer"].values) != layers:
-            names = ", ".join(last.result["layer"].values)
+        if last is not None and list(last["layer"].values) != layers:
+            names = ", ".join(last["layer"].values)
             raise ValueError(
                 f"Expected the layers of the records, {names}. Received: {', '.join(layers)}"
             )
         # Compared with the first record and with the last one.
-        start = last.start if last else now
-        result = row(
-            epoch,
-            layers,
-            compare(start, now, self._sizes, layers),
-            compare(last.now, now, self._sizes, layers) if last else nothing,
-            self._accuracy() if self._probes else None,
+        start = now if last is None else kernels_of(last, "start")
+        previous = None if last is None else kernels_of(last, "now")
+        dims, variables = ("epoch", "layer"), {}
+        for name, earlier, words in (
+            ("cka_to_start", start, "CKA to the start"),
+            ("cka_to_previous", previous, "CKA to the record before"),
+        ):
+            both = compare(earlier, now, self._sizes, layers) if earlier else nothing
+            variables[name] = variable(dims, both[:1], words)
+            variables[f"{name}_stderr"] = variable(dims, both[1:], f"standard error of {words}")
+        if self._probes:
+            accuracy = self._accuracy()[None]
+            variables["accuracy"] = variable(dims, accuracy, "test accuracy of a ridge classifier")
+        result = ResultDataset(variables, {"epoch": [epoch], "layer": layers}, self._facts())
+        rows = result if last is None else xr.concat([result_of(last), result], "epoch")
+        record = rows.assign(
+            {
+                f"{when}_{name}": (KERNEL_DIMS[name], values)
+                for when, kernels in (("start", start), ("now", now))
+                for name, values in kernels._asdict().items()
+            }
         ).assign_attrs(self._facts())
-        rows = xr.concat([last.result, result], "epoch") if last else result
-        record = Record(rows.assign_attrs(self._facts()), start, now)
         self._records = dict(list(self._records.items())[-1:]) | {epoch: record}
         return result.sel(epoch=epoch, drop=True)
 
     def _save(self, folder: Path) -> None:
-        """Writes what a killed run needs to go on, then the result."""
-        record = self._records[max(self._records)]
-        save_record(record, folder / "formation-state", self._records)
+        """Writes what a killed run needs to go on, then the result, and removes older records."""
+        states, epoch = folder / "formation-state", max(self._records)
+        path = states / f"epoch-{epoch:04d}.nc"
+        write_whole(path, self._records[epoch].to_netcdf)
+        for other, path in _states(states).items():
+            if other not in self._records:
+                path.unlink()
         self._write_result(folder)
 
     def _write_result(self, folder: Path) -> None:
@@ -372,22 +337,21 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
             )
         return as_features(features)
     # A function may make features of the model, or be features of images: calling it shows which.
-    attempts = []
-    arguments = {"the model": model, "images": tf.convert_to_tensor(images)}
-    for argument_name, argument in arguments.items():
+    returned = []
+    for argument in (model, tf.convert_to_tensor(images)):
         try:
-            features_or_taps = infer(features, argument)
+            made = infer(features, argument)
         except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            attempts.append(f"of {argument_name} raises {type(error).__name__}: {reason}")
-            continue
-        if argument is model and callable(features_or_taps):
-            return as_features(features_or_taps)
-        if argument is not model and isinstance(features_or_taps, Mapping):
+            made = error
+        if argument is model and callable(made):
+            return as_features(made)
+        if isinstance(made, Mapping):
             return as_features(features)
-        attempts.append(f"of {argument_name} gives a {type(features_or_taps).__name__}")
-    name = getattr(features, "__name__", repr(features))
-    raise ValueError(f"{EXPECTED}. Received: {name}, which {', and '.join(attempts)}")
+        returned.append(repr(made) if isinstance(made, Exception) else type(made).__name__)
+    raise ValueError(
+        f"{EXPECTED}. Received: {features!r}, which returns {returned[0]} of the model, and "
+        f"{returned[1]} of images"
+    )
 
 
 def _compiled(step: Callable[[tf.Tensor], Any], images: np.ndarray) -> Callable[[np.ndarray], Any]:

@@ -24,7 +24,6 @@ from ..engine.class_scores import (
     class_probabilities,
     require_scores,
 )
-from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.least_squares import ridge_weights
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import pool
@@ -39,7 +38,7 @@ from ..engine.preparation import (
 from ..engine.results import ALL, DEFAULT, provenance, variable
 from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 from ..engine.traces import reusable
-from .cka import names_of_layers, varying_layers
+from .cka import LEAST_EXAMPLES, names_of_layers, varying_layers
 from .measures import Layers, Measure, Places
 from .similarities import DECIMALS, MEASURES, select_measures
 

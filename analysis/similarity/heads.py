@@ -14,7 +14,6 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps, pick_taps
 from vit_tf.features.layers import Detail
 
-from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import PartialGrid, complete_grid, require_grid
 from ..engine.preparation import ImagesLike, prepare_images, read_model
@@ -27,6 +26,7 @@ from ..heads.attention_distance import (
     summed_distance,
 )
 from .cka import (
+    LEAST_EXAMPLES,
     hsic_terms,
     labelled_similarity,
     layer_kernels,

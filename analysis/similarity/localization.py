@@ -15,13 +15,12 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
-from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import PartialGrid, as_tokens, grid_of, shared_grid
 from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import array_of, facts_of, require_finite
 from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
-from .cka import pairwise_hsic, unbiased_kernels
+from .cka import LEAST_EXAMPLES, pairwise_hsic, unbiased_kernels
 
 # A representation is constant if its HSIC with itself is at most this share of the largest possible
 # HSIC, the square of its sum of squares. The share is 1 / d for d dimensions of equal variance, and

@@ -11,11 +11,18 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import tensorflow as tf
 
-from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.results import require_word
 from ..engine.stream import Totals
 from ..engine.traces import Constant
-from .cka import layer_gram, pairwise_hsic, ratio, scale_to_unit, unbiased, unbiased_kernels
+from .cka import (
+    LEAST_EXAMPLES,
+    layer_gram,
+    pairwise_hsic,
+    ratio,
+    scale_to_unit,
+    unbiased,
+    unbiased_kernels,
+)
 
 # Channels of a layer up to which its kernel is made in float64: CCA looks at small directions.
 NARROW = 4096
@@ -61,8 +68,8 @@ class Layers:
     def hsic(self) -> tf.Tensor:
         """HSIC of all pairs of layers, float64 of shape (layer, layer)."""
         kernels, scales = self.unbiased
-        size = tf.cast(scales[:, 0], tf.float64)
-        return tf.cast(pairwise_hsic(kernels, kernels), tf.float64) * size[:, None] * size
+        hsic = tf.cast(pairwise_hsic(kernels, kernels), tf.float64)
+        return hsic * scales[:, :1] * scales[:, 0]
 
     @cached_property
     def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import xarray as xr
+from scipy.stats import rankdata
 
 from vit_tf.common.names import format_list
 from vit_tf.features.conversion import LayerSelection, ModelLike
@@ -16,15 +17,13 @@ from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
-from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.jackknife import jackknife
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import as_tokens, pool
 from ..engine.preparation import ImagesLike, prepare_pair
 from ..engine.results import POOLED, model_name, provenance, require_word, variable
 from ..engine.stream import Statistic, Totals, evaluate
-from ..statistics.intervals import ranks
-from .cka import names_of_layers, sides, varying_layers
+from .cka import LEAST_EXAMPLES, names_of_layers, sides, varying_layers
 from .measures import (
     Layers,
     Measure,
@@ -231,7 +230,7 @@ def disagreement(values: np.ndarray) -> np.ndarray:
         has_value = np.isfinite(measure_values)
         # A layer is as similar to itself as any other is to itself, but for rounding errors.
         rounded = np.round(measure_values[has_value], DECIMALS)
-        place[has_value] = ranks(rounded) / max(has_value.sum() - 1, 1)
+        place[has_value] = (rankdata(rounded) - 1) / max(has_value.sum() - 1, 1)
     return np.fmax.reduce(places) - np.fmin.reduce(places)  # of those that are not NaN
 
 

@@ -25,6 +25,23 @@ def mean_error(values: np.ndarray) -> tuple[float, float]:
     return float(np.std(values, ddof=1) / np.sqrt(len(values))), len(values) - 1
 
 
+def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of independent values (unit, ...) and its standard error, NaN for a single unit."""
+    count = len(values)
+    deviation = values.std(axis=0, ddof=1) if count > 1 else np.full(values.shape[1:], np.nan)
+    return values.mean(axis=0), deviation / np.sqrt(count)
+
+
+def mean_from_sums(
+    total: np.ndarray, squares: np.ndarray, count: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """`mean_and_error` of so many values, from their sum and the sum of their squares."""
+    mean = total / count
+    # Rounding may leave a difference of squares just below the zero that it stands for.
+    variance = np.maximum(squares / count - mean**2, 0)
+    return mean, np.sqrt(variance / (count - 1)) if count > 1 else np.full_like(mean, np.nan)
+
+
 def sum_of_errors(*errors: tuple[float, float]) -> tuple[float, float]:
     """Standard error and degrees of freedom of a sum of independent terms (Welch 1947)."""
     variances = np.array([stderr**2 for stderr, _ in errors])

@@ -1,5 +1,6 @@
 """How many images, or runs, an interval of a given width or a decision needs."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import cast
 
@@ -62,12 +63,9 @@ def _spread(pilot: Estimate) -> tuple[float, float]:
 
 def _least_count(is_enough: Callable[[int], bool]) -> int:
     """The smallest number from 2 on that is enough, of a condition that stays true once it is."""
-    low, high = 1, 2
+    high = 2
     while not is_enough(high):
-        low, high = high, 2 * high
+        high *= 2
         if high > MOST_UNITS:
             return MOST_UNITS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    return bisect_left(range(high), True, lo=high // 2 + 1, key=is_enough)

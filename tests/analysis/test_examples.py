@@ -8,8 +8,10 @@ import typing
 import numpy as np
 import pytest
 import tensorflow as tf
+import xarray as xr
 from paths import ROOT
 from public_measurements import public_measurements
+from saved_results import assert_saves
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import vit_tf
@@ -85,7 +87,8 @@ def test_measurement_is_annotated_and_refers_to_its_plot_and_page(name):
 def test_example_runs_and_is_traced_once(name, names_in_examples, tmp_path, monkeypatch, graphs):
     text = inspect.getdoc(getattr(analysis, name))
     monkeypatch.chdir(tmp_path)
-    run_example(name, text, names_in_examples)
+    for result in run_example(name, text, names_in_examples):
+        assert_saves(result, tmp_path / "result.nc")
     if name not in TRACED_ANEW:
         graphs.clear()
         run_example(name, text, names_in_examples)
@@ -93,9 +96,11 @@ def test_example_runs_and_is_traced_once(name, names_in_examples, tmp_path, monk
 
 
 def run_example(name, text, names):
-    """Runs the example of a docstring, whose output has to be as written."""
+    """Runs the example of a docstring, whose output has to be as written; its labelled results."""
     example = doctest.DocTestParser().get_doctest(text, dict(names), name, None, None)
     assert 2 <= len(example.examples) <= 6
     report = []
-    doctest.DocTestRunner(verbose=False).run(example, out=report.append)
+    doctest.DocTestRunner(verbose=False).run(example, out=report.append, clear_globs=False)
     assert not report, "".join(report)
+    made = [value for variable, value in example.globs.items() if variable not in names]
+    return [value for value in made if isinstance(value, xr.Dataset | xr.DataArray)]

@@ -242,15 +242,22 @@ def surfaces(request, tmp_path_factory):
 
 
 QUICK = ("functional cnn", "timm", "torch cnn", *PARTS, SAVED)
+# The first is functional as the small CNN; the second differs from the ViT of timm in the tokens
+# that its head reads, which has a test of its own.
+LIKE_OTHERS = ("application", "timm gap")
+# Its layers are found in a way of its own, and computed as those of other functional models.
+FOUND_ONLY = (*LIKE_OTHERS, "keras_hub")
 
 
-def parameters(names):
-    """Kinds of models, of which those that take longer are slow."""
-    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+def kinds(names, long=LIKE_OTHERS):
+    """Decorator for tests of kinds of models, of which those that take longer are slow."""
+    marks = dict.fromkeys(QUICK, ()) | dict.fromkeys(long, pytest.mark.long)
+    marked = [pytest.param(name, marks=marks.get(name, pytest.mark.slow)) for name in names]
+    return pytest.mark.parametrize("surfaces", marked, indirect=True)
 
 
-whole_models = pytest.mark.parametrize("surfaces", parameters(WHOLE), indirect=True)
-all_models = pytest.mark.parametrize("surfaces", parameters([*WHOLE, *PARTS, SAVED]), indirect=True)
+EVERY = (*WHOLE, *PARTS, SAVED)
+whole_models, all_models = kinds(WHOLE), kinds(EVERY)
 
 
 def layers_or_none(read, kind):
@@ -308,7 +315,7 @@ def figure_of(surfaces, number):
     return next(iter(results.values()), None)
 
 
-@all_models
+@kinds(EVERY, long=FOUND_ONLY)
 def test_cka_is_the_same_in_calls_reports_and_records(surfaces, request):
     if surfaces.name not in QUICK:  # as the others, of which some are computed in graphs
         request.getfixturevalue("without_graphs")
@@ -327,7 +334,7 @@ def test_cka_is_the_same_in_calls_reports_and_records(surfaces, request):
         np.testing.assert_array_equal(recorded["cka"], called["cka"])
 
 
-@whole_models
+@kinds(WHOLE, long=FOUND_ONLY)
 def test_attention_distance_is_the_same_in_calls_and_reports(surfaces):
     if layers_or_none(surfaces.study.layers, "attention") is None:
         with pytest.raises(ValueError, match="Expected a model with"):
@@ -341,7 +348,7 @@ def test_attention_distance_is_the_same_in_calls_and_reports(surfaces):
     np.testing.assert_allclose(reported.values, called.values, rtol=1e-4)
 
 
-@whole_models
+@kinds(WHOLE, long=FOUND_ONLY)
 def test_the_accuracy_is_that_of_the_scores(surfaces, tmp_path):
     (model, *_), _, _ = prepare_models([surfaces.opened], surfaces.data, tmp_path, NAMES, copies=0)
     called = analysis.features_of(surfaces.model, "scores")

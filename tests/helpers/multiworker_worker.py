@@ -276,7 +276,9 @@ def become_worker(folder, place, addresses):
         work(folder, place, addresses)
     except ConnectionError as error:
         print(f"lost: {error}", flush=True)
-        strategies.leave(1)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
     except BaseException:
         traceback.print_exc()
         return 2

@@ -12,11 +12,8 @@ def unpack(packed):
     if bits == 32:
         return np.frombuffer(data, "<f4").reshape(shape).astype(np.float64)
     levels = np.frombuffer(data, "<u2" if bits == 16 else "u1")
-    if bits == 4:
-        levels = np.stack([levels & 15, levels >> 4], axis=1).ravel()[: int(np.prod(shape))]
     low, step = (
         np.frombuffer(base64.b64decode(packed[name]), "<f4").reshape(*shape[:leading], 1)
         for name in ("low", "step")
     )
-    heights = step * levels.astype(np.float64).reshape(*shape[:leading], -1)
-    return (low + (heights**2 if bits == 4 else heights)).reshape(shape)
+    return (low + step * levels.astype(np.float64).reshape(*shape[:leading], -1)).reshape(shape)

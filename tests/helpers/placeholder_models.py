@@ -61,9 +61,8 @@ def _nominal(
 
     taps = taps if role == "resnet" else ("embedding", *taps, "norm", "pooled", "logits")
     grid = grid or TokenGrid(2, 2, 0, 8)
-    layers: dict[str, Any] = dict.fromkeys(
-        ("patch_kernel", "position_embedding", "training_flops"), of_layer
-    )
+    layers: dict[str, Any] = {"training_flops": of_layer}
+    layers["first_layer"] = "patch_kernel", "position_embedding"
     return study_model_of(name, role, name, taps, grid, of_layer, accuracy=(0.5, 8), **layers)
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from importlib import import_module
 from unittest import mock
 
-import keras
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -18,10 +17,11 @@ from vit_tf.analysis.figures.data import make_data
 from vit_tf.analysis.figures.figure import by_figure, lookup_figures, plan
 from vit_tf.analysis.figures.measure import SharedPass, measure_all, with_inputs
 from vit_tf.analysis.figures.models import LoadedModel, prepare_models
-from vit_tf.analysis.report.assemble import HELPERS, example_code
+from vit_tf.analysis.report.assemble import SETUP
+from vit_tf.analysis.report.printed_code import HELPERS, example_code
 from vit_tf.data.any_images import as_images
 from vit_tf.data.preprocessing import Preprocessing
-from vit_tf.features.conversion import facts_of
+from vit_tf.features.conversion import as_features, facts_of
 from vit_tf.features.submodels import describe_taps
 
 
@@ -78,7 +78,7 @@ def compare_layers(model, folder, *, num_classes=5, optional=()):
     studied, _, _ = prepare_models([loaded], data, folder)
     studied = [replace(each, accuracy=(0.5, 8)) for each in studied]
     pictures, _ = plan(lookup_figures(()), studied, data)
-    scores = describe_taps(model).graph.scores
+    features, scores = as_features(model), describe_taps(model).graph.scores
     unequal, count = {}, 0
     for group in by_figure(pictures):
         measured = [
@@ -94,7 +94,7 @@ def compare_layers(model, folder, *, num_classes=5, optional=()):
             for each in with_inputs(measured).values()
             if isinstance(each, SharedPass)
         ]
-        read = layers_read(example_code(group, {}, ""), {"m": model}, scores)
+        read = layers_read(example_code(group, {}, SETUP), model, features, scores)
         if not shared or not read:
             continue
         count += 1
@@ -105,18 +105,20 @@ def compare_layers(model, folder, *, num_classes=5, optional=()):
     return unequal, count
 
 
-def layers_read(code, models, scores):
-    """The layers that each measurement in some code reads, without the tap of class `scores`."""
+def layers_read(code, model, features, scores):
+    """The layers that each measurement in some code reads, without the tap of class `scores`.
+
+    `features` are those of the model `m` of the code, which each call would trace anew.
+    """
     read = []
 
     def stand_in(function):
         def measure(*args, layers=None, detail=None, **kwargs):
-            model = args[0]
-            if not isinstance(model, keras.Model):  # the matched maps of one
-                read.append(set(model.inner.facts.layers))
+            if args[0] is not model:  # its matched maps
+                read.append(set(args[0].inner.facts.layers))
                 return mock.MagicMock()
-            features = features_of(model, function.kind, layers, detail=detail)
-            read.append({tap for tap in features.facts.layers if tap != scores})
+            chosen = features_of(features, function.kind, layers, detail=detail)
+            read.append({tap for tap in chosen.facts.layers if tap != scores})
             return mock.MagicMock()
 
         return measure
@@ -136,7 +138,7 @@ def layers_read(code, models, scores):
         for name in HELPERS:
             stack.enter_context(mock.patch.object(study_data, name, stand_in_data))
         images = mock.MagicMock()
-        exec(code, {"models": models, "images": images, "train": images})
+        exec(code, {"models": {"m": model}, "images": images, "train": images})
     return read
 
 
@@ -149,7 +151,7 @@ def _difference(pictures, results, problems, arguments):
     """What the code of a figure gives that its pictures do not show, in words."""
     measured = [m for picture in pictures for m in picture.selection.measurements.values()]
     failed = {m.name: problems[m.name] for m in measured if results.get(m.name) is None}
-    code = example_code(pictures, {}, "")
+    code = example_code(pictures, {}, SETUP)
     try:
         shown = run_code(code, arguments)
     except ValueError as error:

@@ -5,6 +5,7 @@ import pickle
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import xarray as xr
 from coco_files import box, note, write
 from davis_files import write_list, write_video
@@ -13,6 +14,7 @@ from reports import analyzed
 from spair_files import write_image, write_pairs
 
 import vit_tf
+from vit_tf.scripts import analyze, common, report_commands
 
 pytest.importorskip("pycocotools", reason="pycocotools is not installed")
 
@@ -31,6 +33,64 @@ def model(tmp_path):
 
 def noise(rng, *shape):
     return rng.integers(0, 256, (*shape, 3)).astype(np.uint8)
+
+
+def arrays_of(loaded):
+    """All arrays, numbers and texts of images as they are loaded, batch by batch."""
+    if isinstance(loaded, tf.data.Dataset):
+        loaded = list(loaded.as_numpy_iterator())
+    if not isinstance(loaded, (tuple, list)):
+        return tf.nest.flatten(loaded)
+    return [array for part in loaded for array in arrays_of(part)]
+
+
+def require_printed_lines_to_load(images, *flags):
+    """The lines that a report prints load what the report measures, for some flags."""
+    options = analyze.parse(["model.keras", *map(str, flags)])
+    description = common.describe_data(options)
+    options.sizes = report_commands.measured_sizes(options, description, "test")
+    data = report_commands.read_data(options, description, "test", preprocessing=images)
+    lines = report_commands.example_setup(options, description, "test", images, True)
+    fields = {"images": "test", "fitted": "train", "train": "gallery"}
+    loaded = {}
+    for names, line in lines.items():
+        variables = {"data": vit_tf.data, "vit_tf": vit_tf}
+        exec(line, variables)
+        loaded |= {name: variables[name] for name in names}
+    for name, printed in loaded.items():
+        expected = arrays_of(data.read(fields.get(name, name)))
+        for actual, measured in zip(arrays_of(printed), expected, strict=True):
+            np.testing.assert_array_equal(actual, measured)
+    return set(loaded)
+
+
+def test_printed_lines_load_the_shapes_and_their_annotations(monkeypatch):
+    monkeypatch.setattr(report_commands, "SHAPE_VIDEOS", 2)
+    monkeypatch.setattr(report_commands, "SHAPE_PAIRS", 4)
+    images = vit_tf.Preprocessing((16, 16), crop=0.875)
+    flags = ("--data", "shapes", "--seed", 3, "--take-test", 24, "--shots", 2)
+    names = require_printed_lines_to_load(images, *flags)
+    assert names >= {"images", "fitted", "validation", "train"}
+    assert names >= {"objects", "parts", "videos", "pairs"}
+
+
+def test_printed_lines_load_coco_and_spair_with_the_seed(tmp_path, rng):
+    images = {f"{number}.png": noise(rng, 20, 24) for number in range(6)}
+    places = [box(place, 2, place + 8, 12) for place in range(6)]
+    objects = [
+        note(1 + number, [place], (1, 17)[number % 2]) for number, place in enumerate(places)
+    ]
+    coco = write(tmp_path, images, objects)
+    for name in ("one", "two"):
+        write_image(tmp_path / "spair", "cat", name, noise(rng, 16, 20))
+    points = [[3, 4], [12, 9]]
+    pairs = [("cat", *names, points, points) for names in (("one", "two"), ("two", "one"))]
+    write_pairs(tmp_path / "spair", pairs * 20)
+    flags = ("--objects", *coco, "--take-objects", 3, "--pairs", tmp_path / "spair", "--seed", 5)
+    flags += ("--data", "digits", "--take-test", 16, "--shots", 2)
+    assert {"objects", "pairs"} <= require_printed_lines_to_load(
+        vit_tf.Preprocessing((16, 16)), *flags
+    )
 
 
 @pytest.mark.slow
@@ -97,7 +157,8 @@ def test_landmarks_of_revisited_oxford(model, tmp_path, rng):
 
 
 @pytest.mark.slow
-def test_shapes_bring_their_annotations(model, tmp_path):
+def test_shapes_bring_their_annotations(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(report_commands, "SHAPE_PAIRS", 16)
     values, _ = analyzed(tmp_path / "out", model, "--data", "shapes", "--figures", "W.5,W.27,W.31")
     assert values == ["saliency", "clusters-parts", "keypoints"]
     for name in ("saliency.vit", "parts.vit-noise", "keypoints.vit-untrained"):

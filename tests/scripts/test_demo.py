@@ -5,7 +5,7 @@ import pytest
 from vit_tf.scripts import demo
 
 
-@pytest.mark.slow
+@pytest.mark.long  # `.ci/run` begins with the command
 def test_a_report_links_to_the_page_of_the_photographs(tmp_path):
     line = ["--figures", "3", "--photographs", "cat", "--out", str(tmp_path / "out")]
     assert demo.main(line) == 0

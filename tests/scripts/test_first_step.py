@@ -34,8 +34,17 @@ def folder(tmp_path_factory):
     return root
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
+# `pretrain` reads as `train` does, and `finetune` as both.
+READ_ALIKE = ("pretrain", "finetune")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in READ_ALIKE else pytest.mark.slow)
+        for name in COMMANDS
+    ],
+)
 def test_few_of_a_million_images_are_decoded_by_the_first_step(folder, tmp_path, monkeypatch, name):
     """What TensorFlow makes ahead: some batches, whatever the number of examples."""
     decoded, decode = [], imaging.decode

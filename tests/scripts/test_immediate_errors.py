@@ -52,7 +52,7 @@ sys.exit(f"imported {heavy}" if heavy else status)
         (["export", "missing.keras", "--list"], "Model file not found: 'missing.keras'"),
         (["study", "--figures", "99"], "Unknown figure in --figures: '99'"),
         (["demo", "--figures", "99"], "Unknown figure in --figures: '99'"),
-        (["analyze", "google/vit"], "A folder on the Hugging Face hub opens by 'hf://google/vit'"),
+        (["analyze", "google/vit"], "'hf://OWNER/NAME' a folder on the Hugging Face hub"),
         (["explore", "vit-cls-cifar", __file__], "Unknown model 'vit-cls-cifar'. Did you mean"),
         (["explore", "vit-cls-cifar10", "cat.jpg"], "Image file not found: 'cat.jpg'"),
     ],

@@ -94,13 +94,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 def image_fields(folder: Folder, types: dict) -> dict:
     """Fields of the image encoder; `types` has whether a `model_type` has a text encoder too."""
     fields = folder.config
-    if types[fields["model_type"]]:
-        fields = fields.get("vision_config")
-    if not isinstance(fields, dict):
-        raise ValueError(
-            f"Expected vision_config of config.json to be an object. Received: {fields!r}"
-        )
-    return fields
+    return fields["vision_config"] if types[fields["model_type"]] else fields
 
 
 def class_names(fields: dict, num_classes: int) -> tuple[str, ...] | None:
@@ -126,10 +120,28 @@ def class_names(fields: dict, num_classes: int) -> tuple[str, ...] | None:
 # timm's `config.json`.
 
 # Heads by the size in an architecture's name (timm 1.0.31).
-TIMM_HEADS = {"tiny": 3, "xsmall": 4, "small": 6, "small_plus": 6, "medium": 8, "mediumd": 8}
-TIMM_HEADS |= {"base": 12, "large": 16, "huge": 16, "huge_plus": 20, "giant": 16, "giantopt": 16}
-TIMM_HEADS |= {"gigantic": 16, "so400m": 16, "7b": 32, "wee": 4, "little": 5, "betwixt": 10}
-TIMM_HEADS |= {"so150m": 14, "so150m2": 13}
+TIMM_HEADS = {
+    "tiny": 3,
+    "xsmall": 4,
+    "small": 6,
+    "small_plus": 6,
+    "medium": 8,
+    "mediumd": 8,
+    "base": 12,
+    "large": 16,
+    "huge": 16,
+    "huge_plus": 20,
+    "giant": 16,
+    "giantopt": 16,
+    "gigantic": 16,
+    "so400m": 16,
+    "7b": 32,
+    "wee": 4,
+    "little": 5,
+    "betwixt": 10,
+    "so150m": 14,
+    "so150m2": 13,
+}
 _VIT = {"global_pool": "token", "act_layer": "gelu", "epsilon": 1e-6}
 _GAP = _VIT | {"global_pool": "avg"}
 _PLAIN_GAP = _GAP | {"fc_norm": False}
@@ -165,12 +177,14 @@ ARCHITECTURES = {
     r"resnetv2_\d+x\d_bit": _EVA,
 }
 # Arguments that tensors determine as well, or that change nothing outside training.
-SHOWN = "patch_size in_chans num_classes embed_dim depth mlp_ratio qkv_bias proj_bias init_values "
-SHOWN += "class_token no_embed_class reg_tokens num_reg_tokens pre_norm final_norm num_blocks "
-SHOWN += "qkv_fused scale_mlp scale_attn_inner swiglu_mlp swiglu_align_to use_abs_pos_emb "
-SHOWN += "use_rel_pos_bias use_shared_rel_pos_bias drop_rate pos_drop_rate patch_drop_rate "
-SHOWN += "proj_drop_rate attn_drop_rate drop_path_rate weight_init fix_init head_init_scale "
-SHOWN += "dynamic_img_size strict_img_size use_post_transformer_norm"
+SHOWN = """
+    patch_size in_chans num_classes embed_dim depth mlp_ratio qkv_bias proj_bias init_values
+    class_token no_embed_class reg_tokens num_reg_tokens pre_norm final_norm num_blocks
+    qkv_fused scale_mlp scale_attn_inner swiglu_mlp swiglu_align_to use_abs_pos_emb
+    use_rel_pos_bias use_shared_rel_pos_bias drop_rate pos_drop_rate patch_drop_rate
+    proj_drop_rate attn_drop_rate drop_path_rate weight_init fix_init head_init_scale
+    dynamic_img_size strict_img_size use_post_transformer_norm
+"""
 USED = ("num_heads", "global_pool", "act_layer", "fc_norm", "use_fc_norm", "img_size")
 # Arguments with the only value that is computed here.
 ONLY = {"pool_include_prefix": False, "dynamic_img_pad": False}
@@ -187,8 +201,6 @@ def read_timm_config(config: dict) -> dict:
     """
     arguments = _arguments(str(config.get("architecture")))
     more = config.get("model_args") or {}
-    if not isinstance(more, dict):
-        raise ValueError(f"Expected model_args of config.json. Received: {str(more)[:200]}")
     unknown = sorted(set(more) - {*SHOWN.split(), *USED, *ONLY})
     if unknown:
         raise ValueError(
@@ -347,7 +359,10 @@ def _size(fields: dict) -> tuple[tuple[int, int], float | None]:
         if cropped is True and target is not None and type(edge) is int:
             side = min(target)
             if side <= edge < LARGEST:
-                return target, _share(side, edge)
+                # The crop of which `floor(side / crop)` is the edge.
+                share = side / edge
+                is_exact = math.floor(side / share) == edge
+                return target, share if is_exact else math.nextafter(share, 0)
     received = {k: fields.get(k) for k in ("do_resize", "size", "do_center_crop", "crop_size")}
     raise ValueError(
         f"Expected a preprocessor_config.json that resizes images to a height and width, or "
@@ -360,12 +375,6 @@ def _pair(size: object) -> tuple[int, int] | None:
     if isinstance(size, dict):
         size = (size.get("height"), size.get("width"))
     return integer_pair(size)
-
-
-def _share(side: int, edge: int) -> float:
-    """The crop of which `floor(side / crop)` is the edge."""
-    share = side / edge
-    return share if math.floor(side / share) == edge else math.nextafter(share, 0)
 
 
 def _values(fields: dict, channels: int) -> dict:
@@ -409,8 +418,6 @@ def lookup_filter(fields: dict) -> str:
 def timm_preprocessing(config: dict, channels: int) -> dict:
     """Mean, std, interpolation and crop in the `pretrained_cfg` of timm's `config.json`."""
     fields = config["pretrained_cfg"]
-    if not isinstance(fields, dict):
-        raise ValueError(f"Expected pretrained_cfg to be an object. Received: {fields!r}")
     crop = fields.get("crop_pct")
     known_mode = fields.get("crop_mode", "center") in ("center", "squash")
     if not _is_number(crop) or not 0 < crop <= 1 or not known_mode:

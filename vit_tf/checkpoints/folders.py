@@ -9,11 +9,10 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import ExitStack
-
-import numpy as np
+from functools import partial
 
 from vit_tf.checkpoints.archives import CheckpointFile, open_archive
-from vit_tf.common.names import unknown_name, without_password
+from vit_tf.common.names import format_list, without_password
 
 HUB = "hf://"
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
@@ -25,56 +24,41 @@ FILES = (CONFIG, PROCESSOR, INDEX, "model*.safetensors")
 # The same of a folder of open_clip's, its weights in the order in which they are looked for.
 OPEN_CLIP = "open_clip_config.json"
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-LONGEST = 32_000_000  # bytes of a JSON file
 
 
 def open_folder(path: str) -> "Folder":
     """The `Folder` of a path, of transformers' or timm's files rather than open_clip's."""
-    has_own_weights = has_weights(path, (WEIGHTS, INDEX, BIN, BIN_INDEX))
-    if not has_own_weights and os.path.exists(os.path.join(path, OPEN_CLIP)):
-        return _open_clip(path)
-    if not os.path.exists(os.path.join(path, CONFIG)):
+    file, weights = CONFIG, find_weights(path, (WEIGHTS, INDEX, BIN, BIN_INDEX))
+    if weights is None and os.path.exists(os.path.join(path, OPEN_CLIP)):
+        file, weights = OPEN_CLIP, find_weights(path, OPEN_CLIP_WEIGHTS)
+    if weights is None or not os.path.exists(os.path.join(path, file)):
         raise ValueError(
-            f"The folder {path!r} has no {CONFIG} next to its weights; a file is opened by its own "
-            f"path. Received: {', '.join(sorted(os.listdir(path))[:8]) or 'an empty folder'}"
+            f"The folder {path!r} has neither {CONFIG} with {WEIGHTS} or {BIN} (whole or in "
+            f"shards with their index), nor {OPEN_CLIP} with {' or '.join(OPEN_CLIP_WEIGHTS)}; "
+            "a file is opened by its own path. Received: "
+            f"{format_list(sorted(os.listdir(path))) or 'an empty folder'}"
         )
-    config = read_json(os.path.join(path, CONFIG))
+    config = read_json(os.path.join(path, file))
     there = os.path.join(path, PROCESSOR)
-    processor = read_json(there) if os.path.exists(there) else None
+    processor = read_json(there) if file == CONFIG and os.path.exists(there) else None
+    listed = _read_index(weights) if weights.endswith(".json") else {}
+    parts = sorted(set(listed.values())) or [os.path.basename(weights)]
     with ExitStack() as stack:
-        parts, index = _parts(path)
-        archives = [stack.enter_context(open_archive(part)) for part in parts]
-        folder = Folder(path, config, processor, archives, stack)
-        if index:
-            _check_parts(index, archives)
-        folder.stack = stack.pop_all()
-    return folder
+        archives = [stack.enter_context(open_archive(os.path.join(path, part))) for part in parts]
+        stored = {
+            (name, part) for part, a in zip(parts, archives, strict=True) for name in a.tensors
+        }
+        if listed and (wrong := set(listed.items()) ^ stored):
+            shown = format_list(f"{name!r} of {part}" for name, part in sorted(wrong))
+            raise ValueError(
+                f"The shards of {weights!r} do not hold the tensors that it lists. "
+                f"Differences: {shown}"
+            )
+        return Folder(path, config, processor, archives, stack.pop_all(), file)
 
 
-def has_weights(
-    path: str | os.PathLike,
-    names: tuple[str, ...] = (WEIGHTS, INDEX, BIN, BIN_INDEX, *OPEN_CLIP_WEIGHTS),
-) -> bool:
-    """Whether a folder has one of the files of weights."""
-    return any(os.path.isfile(os.path.join(path, name)) for name in names)
-
-
-def _open_clip(path: str) -> "Folder":
-    config = read_json(os.path.join(path, OPEN_CLIP))
-    paths = [os.path.join(path, name) for name in OPEN_CLIP_WEIGHTS]
-    weights = next(filter(os.path.isfile, paths), None)
-    if weights is None:
-        raise ValueError(
-            f"The folder {path!r} has no {' or '.join(OPEN_CLIP_WEIGHTS)} next to {OPEN_CLIP}. "
-            f"Received: {', '.join(sorted(os.listdir(path))[:8])}"
-        )
-    with ExitStack() as stack:
-        archive = stack.enter_context(open_archive(weights))
-        return Folder(path, config, None, [archive], stack.pop_all(), OPEN_CLIP)
-
-
-class Folder:
-    """The named tensors of an open folder, as a `CheckpointFile` has them; a context manager."""
+class Folder(CheckpointFile):
+    """The named tensors of the files of an open folder, and its configuration."""
 
     def __init__(
         self,
@@ -85,35 +69,28 @@ class Folder:
         stack: ExitStack,
         file: str = CONFIG,
     ):
-        self.path, self.config, self.processor, self.file = path, config, processor, file
-        self.tensors = {
-            name: info for archive in archives for name, info in archive.tensors.items()
+        entries = {
+            name: (info, partial(archive.read, name))
+            for archive in archives
+            for name, info in archive.tensors.items()
         }
-        self.archives = {name: archive for archive in archives for name in archive.tensors}
-        self.stack = stack
+        super().__init__(path, "folder", entries, stack)
+        self.config, self.processor, self.file = config, processor, file
 
-    def read(self, name: str) -> np.ndarray:
-        """One tensor as an ndarray, as `Archive.read` returns it."""
-        if name not in self.archives:
-            raise unknown_name("tensor", name, self.archives)
-        return self.archives[name].read(name)
 
-    def __enter__(self) -> "Folder":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stack.close()
+def find_weights(
+    path: str | os.PathLike,
+    names: tuple[str, ...] = (WEIGHTS, INDEX, BIN, BIN_INDEX, *OPEN_CLIP_WEIGHTS),
+) -> str | None:
+    """The path of the first file of weights, or of an index of them, that a folder has, or None."""
+    return next(filter(os.path.isfile, (os.path.join(path, name) for name in names)), None)
 
 
 def read_json(path: str) -> dict:
-    """The dict of a JSON file; a ValueError where it is missing, too long or something else."""
+    """The dict of a JSON file; a ValueError where it is missing or something else."""
     try:
-        with open(path, "rb") as file:
-            # Reading up to a limit would take as much memory beforehand.
-            if os.fstat(file.fileno()).st_size > LONGEST:
-                raise ValueError(f"more than {LONGEST} bytes")
-            text = file.read()
-        fields = json.loads(text.decode("utf-8"))
+        with open(path, encoding="utf-8") as file:
+            fields = json.load(file)
         if not isinstance(fields, dict):
             raise ValueError(f"a {type(fields).__name__}")
     except (OSError, ValueError, RecursionError) as error:
@@ -124,42 +101,16 @@ def read_json(path: str) -> dict:
     return fields
 
 
-def _parts(path: str) -> tuple[list[str], str | None]:
-    """(paths of the files of weights, that of their index or None)."""
-    names = (WEIGHTS, INDEX, BIN, BIN_INDEX)
-    index = next((os.path.join(path, n) for n in names if has_weights(path, (n,))), None)
-    if index is None:
+def _read_index(path: str) -> dict[str, str]:
+    """dict from each tensor to the name of its shard, of an index of shards."""
+    names = read_json(path).get("weight_map")
+    is_map = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
+    if not is_map or not names:
         raise ValueError(
-            f"The folder {path!r} has no weights: {WEIGHTS} or {BIN}, or shards and their index. "
-            f"Received: {', '.join(sorted(os.listdir(path))[:8]) or 'an empty folder'}"
-        )
-    if not index.endswith(".json"):
-        return [index], None
-    names = read_json(index).get("weight_map")
-    flat = isinstance(names, dict) and all(
-        isinstance(name, str) and name == os.path.basename(name) for name in names.values()
-    )
-    if not flat or not names:
-        raise ValueError(
-            f"{index!r} has no weight_map from tensors to files of its folder. Received: "
+            f"{path!r} has no weight_map from tensors to files of its folder. Received: "
             f"{str(names)[:200]}"
         )
-    return [os.path.join(path, name) for name in sorted(set(names.values()))], index
-
-
-def _check_parts(index: str, archives: Iterable[CheckpointFile]) -> None:
-    """Each tensor lies in the part that the index names, and nowhere else."""
-    listed = read_json(index)["weight_map"]
-    stored = [
-        (name, os.path.basename(archive.path)) for archive in archives for name in archive.tensors
-    ]
-    wrong = sorted(set(listed.items()).symmetric_difference(stored))
-    if wrong or len(stored) != len(listed):
-        shown = ", ".join(f"{name!r} of {part}" for name, part in wrong[:8])
-        raise ValueError(
-            f"The shards of {index!r} do not hold the tensors that it lists. Differences: "
-            f"{shown or 'a tensor twice'}"
-        )
+    return names
 
 
 def snapshot(name: str) -> str:
@@ -176,7 +127,7 @@ def snapshot(name: str) -> str:
         # Weights of one kind only: many repositories hold the same twice or three times.
         others = ([OPEN_CLIP, weights] for weights in OPEN_CLIP_WEIGHTS)
         for files in (*others, [BIN], [BIN_INDEX, "pytorch_model-*.bin"]):
-            if not has_weights(path):
+            if not find_weights(path):
                 path = snapshot_download(repository, allow_patterns=files)
         return path
     except Exception as error:

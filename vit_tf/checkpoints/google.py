@@ -32,6 +32,7 @@ from vit_tf.checkpoints.weight_maps import (
     read_blocks,
     read_table,
     square,
+    tanh_head_map,
     unstack,
     without_prefix,
 )
@@ -48,10 +49,10 @@ LAYOUTS = {
 }
 PATCHES = "embedding  embedding/patches  linear  P P C D"
 ATTENTION_MLP = """
-    ATTENTION/query  query     to_heads    D H
-    ATTENTION/key    key       to_heads    D H
-    ATTENTION/value  value     to_heads    D H
-    ATTENTION/out    out       from_heads  D H
+    ATTENTION/query  query     to_heads    D H W
+    ATTENTION/key    key       to_heads    D H W
+    ATTENTION/value  value     to_heads    D H W
+    ATTENTION/out    out       from_heads  H W D
     MLP/Dense_0      expand    linear      D M
     MLP/Dense_1      contract  linear      M D
 """
@@ -114,23 +115,29 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     tensors = without_prefix(tensors, prefix)
     *patch, channels, width = dims(tensors, "embedding/kernel", 4)
     blocks = blocks_map(tensors, width, options)
-    stem = _stem_map(tensors)
     side = stride = square(tensors, "embedding/kernel", *patch)
     rows = f"{PATCHES}\nTransformer/encoder_norm norm norm D"
-    mapping = read_table(rows, FLAX, {"P": side, "C": channels, "D": width})
-    mapping |= {"patch_size": side, "hidden_dim": width, "activation": "gelu_tanh"}
-    if "stem_units" in stem.arguments:
+    ends = read_table(rows, FLAX, {"P": side, "C": channels, "D": width})
+    model, stem = "ViT", WeightMap()
+    if "conv_root/kernel" in tensors:
+        model, stem = "HybridViT", _stem_map(tensors)
         stride *= stem_stride(stem.arguments["stem_units"])
         channels = dims(tensors, "conv_root/kernel", 4)[2]
     positions = next((name for name in POSITIONS if name in tensors), "pos_embedding")
     if positions in tensors:
         names = TokenNames("cls")
-        mapping |= embedding_map(tensors, positions, names, stride, channels, options)
+        embedding = embedding_map(tensors, positions, names, stride, channels, options)
     else:
-        mapping |= _sincos_map(tensors, channels, options)
-    mapping |= stem | blocks | _vit_head(tensors, width, options)
-    model = "HybridViT" if "stem_units" in stem.arguments else "ViT"
-    return Conversion(model, mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix]))
+        embedding = _sincos_map(tensors, channels, options)
+    mapping = (
+        ends
+        | {"patch_size": side, "hidden_dim": width, "activation": "gelu_tanh"}
+        | embedding
+        | stem
+        | blocks
+        | tanh_head_map(tensors, width, options, "pre_logits", FLAX)
+    ).under(prefix) | WeightMap(unused=PREFIXES[prefix])
+    return Conversion(model, mapping)
 
 
 def _sincos_map(tensors: Tensors, channels: int, options: LoadOptions) -> WeightMap:
@@ -147,19 +154,6 @@ def _sincos_map(tensors: Tensors, channels: int, options: LoadOptions) -> Weight
     return WeightMap(arguments, new=("embedding/positions",))
 
 
-def _vit_head(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
-    """The head, and the layer of tanh before it, which is left out with a head that is replaced."""
-    if "pre_logits/bias" not in tensors:
-        return head_map(tensors, width, options, "head", FLAX)
-    inner = dims(tensors, "pre_logits/bias", 1)[0]
-    head = head_map(tensors, inner, options, "head", FLAX)
-    if head.new and options.num_classes is not None:
-        head = head_map(tensors, width, options, "head", FLAX)
-        return head | WeightMap(unused=("pre_logits/*",))
-    before = read_table("pre_logits pre_logits linear D R", FLAX, {"D": width, "R": inner})
-    return before | {"representation_dim": inner} | head
-
-
 def blocks_map(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
     """The `WeightMap` of all blocks of a ViT, which may be stacked over depth."""
     stacked = any(name.startswith("Transformer/encoderblock/") for name in tensors)
@@ -170,7 +164,7 @@ def blocks_map(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
     *depth, _, heads, _ = dims(tensors, f"{first}/{attention}/query/kernel", 3 + stacked)
     *_, hidden = dims(tensors, f"{first}/{mlp}/Dense_0/bias", 1 + stacked)
     options.check_heads(heads, width)
-    sizes = {"D": width, "H": heads, "M": hidden}
+    sizes = {"D": width, "H": heads, "W": width // heads, "M": hidden}
     table = BLOCK.replace("ATTENTION", attention).replace("MLP", mlp).replace("NORM", norm)
     if stacked:
         layers = at_most(depth[0], MOST_LAYERS, "layers")
@@ -214,9 +208,7 @@ def unit_path(stage: int, unit: int) -> str:
 
 
 def _stem_map(tensors: Tensors) -> WeightMap:
-    """The ResNet of a hybrid; nothing where there is none."""
-    if "conv_root/kernel" not in tensors:
-        return WeightMap()
+    """The ResNet of a hybrid."""
     channels, width = dims(tensors, "conv_root/kernel", 4)[2:]
     units = count_units(tensors, r"block(\d+)/unit(\d+)/")
 
@@ -236,35 +228,22 @@ def _stem_map(tensors: Tensors) -> WeightMap:
     return root | mapping | {"stem_units": units}
 
 
-def _is_bit(tensors: Tensors) -> bool:
-    return any(name.startswith(("resnet/root_block/", "resnet/block1/")) for name in tensors)
-
-
 def convert_bit(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A BiT."""
     options.refuse("Google's BiT", "pooling", "num_heads")
     *size, channels, width = dims(tensors, BIT_ROOT, 4)
     units = count_units(tensors, r"resnet/block(\d+)/unit(\d+)/")
-    first = "resnet/block1/unit01/a/standardized_conv2d/kernel"
-    inner = tensors[first].shape[-1:] if first in tensors else (width,)
-    if inner != (width,):
-        raise ValueError(
-            f"Expected the units of the first stage to be as wide as the root, {width} "
-            f"channels, since one width factor applies to both. Received: {first!r} of "
-            f"{tensors[first].shape}"
-        )
     side = square(tensors, BIT_ROOT, *size)
-
-    def unit_name(stage: int, unit: int) -> str:
-        return f"resnet/block{stage + 1}/unit{unit + 1:02d}/{{}}"
-
-    tables = (BIT_UNIT, BIT_PROJECTION, FLAX)
-    mapping, last = units_map(units, width, *tables, unit_name, unit_path)
+    names = (lambda stage, unit: f"resnet/block{stage + 1}/unit{unit + 1:02d}/{{}}", unit_path)
+    blocks, last = units_map(units, width, BIT_UNIT, BIT_PROJECTION, FLAX, *names)
     root = BIT_ROOT.removesuffix("/kernel")
     rows = f"{root} root kernel P P C D\nresnet/group_norm norm group_norm B"
-    mapping |= read_table(rows, FLAX, {"P": side, "C": channels, "D": width, "B": last})
-    mapping |= head_map(tensors, last, options, "resnet/head/conv2d", FLAX, "linear_1x1")
-    mapping |= bit_arguments(units, width, (BIT_SIZE, BIT_SIZE, channels), side)
+    mapping = (
+        blocks
+        | read_table(rows, FLAX, {"P": side, "C": channels, "D": width, "B": last})
+        | head_map(tensors, last, options, "resnet/head/conv2d", FLAX, "linear_1x1")
+        | bit_arguments(units, width, (BIT_SIZE, BIT_SIZE, channels), side)
+    )
     return Conversion("BiT", mapping, any_size=True)
 
 
@@ -273,10 +252,6 @@ def bit_arguments(units: Sequence[int], width: int, image_shape: tuple, side: in
     factor = width / 64 if width % 64 else width // 64
     stem = "imagenet" if side == 7 else "small"
     return {"image_shape": image_shape, "units": units, "width_factor": factor, "stem": stem}
-
-
-def _is_mixer(tensors: Tensors) -> bool:
-    return any(name.startswith("MixerBlock_") for name in tensors)
 
 
 def convert_mixer(tensors: Tensors, options: LoadOptions) -> Conversion:
@@ -298,9 +273,13 @@ def convert_mixer(tensors: Tensors, options: LoadOptions) -> Conversion:
         "M": channels_mlp,
     }
     ends = "stem embedding linear P P C D\npre_head_layer_norm norm norm D"
-    mapping = read_table(ends, FLAX, sizes) | mixer_arguments(grid, channels, *arguments)
-    mapping |= read_blocks(MIXER_BLOCK, FLAX, sizes, "MixerBlock_#/", layers)
-    return Conversion("Mixer", mapping | head_map(tensors, width, options, "head", FLAX))
+    mapping = (
+        read_table(ends, FLAX, sizes)
+        | mixer_arguments(grid, channels, *arguments)
+        | read_blocks(MIXER_BLOCK, FLAX, sizes, "MixerBlock_#/", layers)
+        | head_map(tensors, width, options, "head", FLAX)
+    )
+    return Conversion("Mixer", mapping)
 
 
 def mixer_arguments(
@@ -323,11 +302,6 @@ def mixer_arguments(
     return sizes | {"image_shape": pixels(grid, channels), "activation": activation}
 
 
-def is_siglip(tensors: Tensors) -> bool:
-    """Whether the names are those of big_vision's SigLIP."""
-    return f"{SIGLIP}MAPHead_0/probe" in tensors
-
-
 def convert_siglip(tensors: Tensors, options: LoadOptions) -> Conversion:
     """The image encoder of a SigLIP."""
     options.refuse("SigLIP", "pooling")
@@ -336,20 +310,29 @@ def convert_siglip(tensors: Tensors, options: LoadOptions) -> Conversion:
     side = square(inside, "embedding/kernel", *patch)
     blocks = blocks_map(inside, width, options)
     heads, hidden = blocks.arguments["num_heads"], blocks.arguments["mlp_dim"]
-    sizes = {"P": side, "C": channels, "D": width, "H": heads, "M": hidden}
-    mapping = patch_positions_map(inside, "pos_embedding", side, channels, options)
-    mapping |= {"patch_size": side, "hidden_dim": width}
-    mapping |= read_table(f"{PATCHES}\nTransformer/encoder_norm norm norm D", FLAX, sizes) | blocks
+    layer = {"D": width, "M": hidden, "H": heads, "W": width // heads}
+    sizes = {"P": side, "C": channels, **layer}
     pooling = ATTENTION_MLP.replace("ATTENTION", "MultiHeadDotProductAttention_0")
     pooling = POOLING + pooling.replace("MLP/", "MlpBlock_0/")
-    mapping |= read_table(pooling, FLAX, sizes, "MAPHead_0/{}", "pooling/{}")
-    mapping |= embedding_head(inside, width, options, "head", FLAX)
-    return Conversion("SigLIPViT", mapping.under(SIGLIP) | WeightMap(unused=SIGLIP_UNUSED))
+    mapping = (
+        patch_positions_map(inside, "pos_embedding", side, channels, options)
+        | {"patch_size": side, "hidden_dim": width}
+        | read_table(f"{PATCHES}\nTransformer/encoder_norm norm norm D", FLAX, sizes)
+        | blocks
+        | read_table(pooling, FLAX, sizes, "MAPHead_0/{}", "pooling/{}")
+        | embedding_head(inside, width, options, "head", FLAX)
+    ).under(SIGLIP) | WeightMap(unused=SIGLIP_UNUSED)
+    return Conversion("SigLIPViT", mapping)
+
+
+def names_begin(*starts: str) -> Callable[[Tensors], bool]:
+    """A test whether a file has a tensor whose name begins so."""
+    return lambda tensors: any(name.startswith(starts) for name in tensors)
 
 
 FAMILIES = (
     Family("Google's Vision Transformers", lambda t: _vit_prefix(t) is not None, convert_vit),
-    Family("Google's BiT", _is_bit, convert_bit),
-    Family("Google's MLP-Mixer", _is_mixer, convert_mixer),
-    Family("SigLIP", is_siglip, convert_siglip),
+    Family("Google's BiT", names_begin("resnet/root_block/", "resnet/block1/"), convert_bit),
+    Family("Google's MLP-Mixer", names_begin("MixerBlock_"), convert_mixer),
+    Family("SigLIP", lambda t: f"{SIGLIP}MAPHead_0/probe" in t, convert_siglip),
 )

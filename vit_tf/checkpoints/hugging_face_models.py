@@ -32,6 +32,7 @@ from vit_tf.checkpoints.weight_maps import (
     new_head_map,
     prefix_map,
     read_blocks,
+    two_heads_map,
     without_prefix,
 )
 from vit_tf.common.names import lookup
@@ -93,7 +94,7 @@ GATED_BLOCK = DINO_BLOCK.replace("mlp.fc1", "mlp.weights_in").replace("mlp.fc2",
 VIT_TYPES = ("vit", "deit", "vit_mae", "ijepa", "dinov2", "dinov2_with_registers")
 # What the models of a type may lie under, where it is not the type.
 OUTER = {"vit_mae": "vit."}
-CLASSIFIERS = {"vit": "classifier", "deit": "classifier", "ijepa": "classifier"}
+CLASSIFIERS = ("vit", "deit", "ijepa")  # whose classifier reads what a `ViT` pools
 VIT_POSITIONS = "embeddings.position_embeddings"
 VIT_TOKENS = TokenNames(
     "embeddings.cls_token", "embeddings.distillation_token", "embeddings.register_tokens"
@@ -109,17 +110,18 @@ def convert_vit(folder: Folder, options: LoadOptions) -> Conversion:
     inside = without_prefix(tensors, outer)
     width, patch, channels, heads, image_shape = _sizes(config, options)
     config.require("qkv_bias", True)
-    arguments = {"num_heads": heads, "epsilon": config.number("layer_norm_eps")}
-    ends = f"{VIT_PATCHES}\nlayernorm norm norm D"
-    mapping = ends_map(ends, width, patch, channels)
-    mapping |= WeightMap(arguments, unused=("embeddings.mask_token",))
-    mapping |= embedding_map(
-        inside, VIT_POSITIONS, VIT_TOKENS, patch, channels, options, image_shape
-    )
-    mapping |= _vit_blocks(inside, width, config, kind)
-    mapping |= {"distillation": "token"} if "embeddings.distillation_token" in inside else {}
-    mapping |= _pooler_map(inside, width, config, options)
-    mapping = _with_vit_head(mapping.under(outer), tensors, width, options, kind)
+    distilled = "embeddings.distillation_token" in inside
+    mapping = (
+        ends_map(f"{VIT_PATCHES}\nlayernorm norm norm D", width, patch, channels)
+        | WeightMap(unused=("embeddings.mask_token",))
+        | embedding_map(inside, VIT_POSITIONS, VIT_TOKENS, patch, channels, options, image_shape)
+        | _vit_blocks(inside, width, config, kind)
+        | {"num_heads": heads, "epsilon": config.number("layer_norm_eps")}
+        | ({"distillation": "token"} if distilled else {})
+        | _pooler_map(inside, width, config, options)
+    ).under(outer)
+    read = mapping.arguments.get("representation_dim", width)
+    mapping |= _vit_head(tensors, read, options, kind)
     mapping |= WeightMap(unused=("decoder.*",) if kind == "vit_mae" else ())
     positions = "bicubic" if kind == "dinov2_with_registers" else "torch"
     any_size = kind.startswith("dinov2")
@@ -136,9 +138,9 @@ def _vit_blocks(tensors: Tensors, width: int, config: Config, kind: str) -> Weig
     hidden = dims(tensors, f"encoder.layer.0.{contract}.weight", 2)[1]
     activation = "swiglu" if gated else config.activation()
     arguments = {"num_layers": layers, "mlp_dim": hidden, "activation": activation}
-    arguments |= {"layer_scale": 1.0} if scaled else {}
     sizes = {"D": width, "M": hidden, "E": 2 * hidden if gated else hidden}
-    return WeightMap(arguments) | read_blocks(table, TORCH, sizes, "encoder.layer.#.", layers)
+    blocks = read_blocks(table, TORCH, sizes, "encoder.layer.#.", layers)
+    return blocks | arguments | ({"layer_scale": 1.0} if scaled else {})
 
 
 def _pooler_map(tensors: Tensors, width: int, config: Config, options: LoadOptions) -> WeightMap:
@@ -151,26 +153,21 @@ def _pooler_map(tensors: Tensors, width: int, config: Config, options: LoadOptio
         return WeightMap(unused=("pooler.dense.*",))
     config.require("pooler_act", "tanh")
     units = dims(tensors, "pooler.dense.bias", 1)[0]
-    rows = ends_map("pooler.dense pre_logits linear D R", width, R=units)
-    return rows | {"representation_dim": units}
+    layer = ends_map("pooler.dense pre_logits linear D R", width, R=units)
+    return layer | {"representation_dim": units}
 
 
-def _with_vit_head(
-    mapping: WeightMap, tensors: Tensors, width: int, options: LoadOptions, kind: str
-) -> WeightMap:
-    """The mapping with its head, or that of the class token and that of distillation."""
-    read = mapping.arguments.get("representation_dim", width)
+def _vit_head(tensors: Tensors, width: int, options: LoadOptions, kind: str) -> WeightMap:
+    """The head, or that of the class token and that of distillation."""
     if "distillation_classifier.bias" in tensors:
-        head = head_map(tensors, read, options, "cls_classifier")
-        other = head_map(tensors, read, options, "distillation_classifier")
-        other = other.renamed("head/", "distillation_head/")
-        return mapping | head | other | {"distillation": "heads"}
+        heads = ("cls_classifier", "distillation_classifier")
+        return two_heads_map(tensors, width, options, *heads)
     if kind in CLASSIFIERS:
-        return mapping | head_map(tensors, read, options, CLASSIFIERS[kind])
+        return head_map(tensors, width, options, "classifier")
     if "classifier.bias" not in tensors:
-        return mapping | head_map({}, read, options, "none")
+        return head_map({}, width, options, "none")
     reads = "the class token and the mean of the patches"
-    return mapping | new_head_map(read, options, reads) | WeightMap(unused=("classifier.*",))
+    return new_head_map(width, options, reads) | WeightMap(unused=("classifier.*",))
 
 
 # DINOv3 (`modeling_dinov3_vit.py`). Its positions are rotary: images may be of any size.
@@ -216,16 +213,17 @@ def convert_dinov3(folder: Folder, options: LoadOptions) -> Conversion:
         "activation": "swiglu" if gated else config.activation(),
     }
     ends = "embeddings.patch_embeddings embedding/patches patches C D P\nnorm norm norm D"
-    mapping = ends_map(ends, width, patch, channels)
-    mapping |= WeightMap(arguments, unused=("embeddings.mask_token",))
-    names = VIT_TOKENS._replace(distillation=None)
-    mapping |= prefix_map(tensors, names, width, options)
     table = DINO3_BLOCK + DINO3_MLPS[gated]
     for name, biased in biases.items():
         table = table.replace(name.upper(), "linear" if biased else "unbiased")
     table = table.replace("GATE", "gate" if biases["mlp"] else "gate_unbiased")
-    mapping |= read_blocks(table, TORCH, {"D": width, "M": hidden}, "layer.#.", layers)
-    mapping |= head_map({}, width, options, "none")
+    mapping = (
+        ends_map(ends, width, patch, channels)
+        | WeightMap(arguments, unused=("embeddings.mask_token",))
+        | prefix_map(tensors, VIT_TOKENS._replace(distillation=None), width, options)
+        | read_blocks(table, TORCH, {"D": width, "M": hidden}, "layer.#.", layers)
+        | head_map({}, width, options, "none")
+    )
     images = preprocessing_from_config(folder, image_shape, True, options)
     return Conversion("RotaryViT", mapping, any_size=True, **images)
 
@@ -233,8 +231,13 @@ def convert_dinov3(folder: Folder, options: LoadOptions) -> Conversion:
 # The image encoders of CLIP, MetaCLIP 2 (`modeling_clip.py`), SigLIP and SigLIP 2
 # (`modeling_siglip.py`).
 
-CLIP_TYPES = {"clip": True, "metaclip_2": True}  # whether there is a text encoder
-CLIP_TYPES |= {"clip_vision_model": False, "metaclip_2_vision_model": False}
+# Types, and whether there is a text encoder too.
+CLIP_TYPES = {
+    "clip": True,
+    "metaclip_2": True,
+    "clip_vision_model": False,
+    "metaclip_2_vision_model": False,
+}
 CLIP_BLOCK = """
     layer_norm1         attention_norm  norm    D
     self_attn.q_proj    query           linear  D D
@@ -264,10 +267,17 @@ CLIP_DEFAULTS = {
 }
 # The text encoder, and what it takes to compare images with texts.
 CLIP_UNUSED = ("text_model.*", "text_projection.*", "logit_scale", "vision_model.*.position_ids")
-SIGLIP_TYPES = {"siglip": True, "siglip2": True}
-SIGLIP_TYPES |= {"siglip_vision_model": False, "siglip2_vision_model": False}
-SIGLIP_DEFAULTS = CLIP_DEFAULTS | {"patch_size": 16, "layer_norm_eps": 1e-6}
-SIGLIP_DEFAULTS |= {"hidden_act": "gelu_pytorch_tanh"}
+SIGLIP_TYPES = {
+    "siglip": True,
+    "siglip2": True,
+    "siglip_vision_model": False,
+    "siglip2_vision_model": False,
+}
+SIGLIP_DEFAULTS = CLIP_DEFAULTS | {
+    "patch_size": 16,
+    "layer_norm_eps": 1e-6,
+    "hidden_act": "gelu_pytorch_tanh",
+}
 SIGLIP_UNUSED = ("text_model.*", "logit_scale", "logit_bias")
 SIGLIP_ENDS = """
     embeddings.patch_embedding    embedding/patches        patches  C D P
@@ -281,8 +291,8 @@ SIGLIP_ENDS = """
 """.replace("QKV", ",".join(f"pooling/{path}" for path in QKV))
 
 
-def _encoder_arguments(config: Config, heads: int, options: LoadOptions) -> tuple[WeightMap, int]:
-    """(`WeightMap` of the blocks of an encoder, channels of its MLP)."""
+def _encoder_blocks(config: Config, heads: int, options: LoadOptions) -> WeightMap:
+    """The `WeightMap` of the blocks of an encoder."""
     layers, hidden = config.integer("num_hidden_layers"), config.integer("intermediate_size")
     arguments = {
         "num_layers": layers,
@@ -293,7 +303,7 @@ def _encoder_arguments(config: Config, heads: int, options: LoadOptions) -> tupl
     }
     sizes = {"D": config.integer("hidden_size"), "M": hidden}
     blocks = read_blocks(CLIP_BLOCK, TORCH, sizes, "encoder.layers.#.", layers)
-    return WeightMap(arguments, new=("head/*",)) | blocks, hidden
+    return WeightMap(arguments, new=("head/*",)) | blocks
 
 
 def convert_clip(folder: Folder, options: LoadOptions) -> Conversion:
@@ -304,16 +314,17 @@ def convert_clip(folder: Folder, options: LoadOptions) -> Conversion:
     config.require("layer_norm_eps", CLIP_DEFAULTS["layer_norm_eps"])
     names = ("embeddings.position_embedding.weight", "embeddings.class_embedding")
     inside = without_prefix(folder.tensors, "vision_model.")
-    mapping = ends_map(CLIP_ENDS, width, patch, channels)
-    mapping |= clip_tokens_map(inside, *names, width, channels, patch, own=image_shape)
-    blocks, _ = _encoder_arguments(config, heads, options)
-    mapping = (mapping | blocks).under("vision_model.") | WeightMap(unused=CLIP_UNUSED)
+    mapping = (
+        ends_map(CLIP_ENDS, width, patch, channels)
+        | clip_tokens_map(inside, *names, width, channels, patch, own=image_shape)
+        | _encoder_blocks(config, heads, options)
+    )
+    projection = timm.identity_projection(width)
     if "visual_projection.weight" in folder.tensors:
         units = dims(folder.tensors, "visual_projection.weight", 2)[0]
-        mapping |= ends_map("visual_projection projection kernel D R", width, R=units)
-        mapping |= {"projection_dim": units}
-    else:
-        mapping |= timm.identity_projection(width)
+        projection = ends_map("visual_projection projection kernel D R", width, R=units)
+        projection |= {"projection_dim": units}
+    mapping = mapping.under("vision_model.") | WeightMap(unused=CLIP_UNUSED) | projection
     images = preprocessing_from_config(folder, image_shape, False, options)
     return Conversion("CLIPViT", mapping, positions="torch", **images)
 
@@ -334,10 +345,13 @@ def convert_siglip(folder: Folder, options: LoadOptions) -> Conversion:
     num_positions = whole_patches(image_shape, patch).num_tokens
     positions = {"embeddings.position_embedding.weight": (num_positions, width)}
     as_batch = partial(np.expand_dims, axis=0)
-    blocks, hidden = _encoder_arguments(config, heads, options)
-    mapping = ends_map(SIGLIP_ENDS, width, patch, channels, M=hidden) | blocks
     arguments = {"image_shape": image_shape, "epsilon": config.number("layer_norm_eps")}
-    mapping |= WeightMap(arguments, {"embedding/positions": Transform(positions, as_batch)})
+    blocks = _encoder_blocks(config, heads, options)
+    mapping = (
+        ends_map(SIGLIP_ENDS, width, patch, channels, M=blocks.arguments["mlp_dim"])
+        | blocks
+        | WeightMap(arguments, {"embedding/positions": Transform(positions, as_batch)})
+    )
     mapping = mapping.under("vision_model.") | WeightMap(unused=SIGLIP_UNUSED)
     if "classifier.bias" in folder.tensors:
         if options.num_classes is None:
@@ -380,17 +394,19 @@ def convert_beit(folder: Folder, options: LoadOptions) -> Conversion:
         "epsilon": config.number("layer_norm_eps"),
         "shared_bias": shared,
     }
-    arguments |= {} if scaled else {"layer_scale": None}
-    sizes = {"D": width, "M": hidden, "H": heads}
-    sizes["R"] = (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3
+    entries = (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3
+    sizes = {"D": width, "M": hidden, "H": heads, "R": entries}
     ends = f"{VIT_PATCHES}\nembeddings.cls_token embedding/prefix same 1 1 D"
     ends += f"\nencoder.{TABLE} bias/table same R H" if shared else ""
-    mapping = ends_map(ends, width, patch, channels, R=sizes["R"], H=heads) | arguments
     table = f"{BEIT_BLOCK}\n{BEIT_SCALES}" if scaled else BEIT_BLOCK
-    mapping |= read_blocks(table, TORCH, sizes, "encoder.layer.#.", layers)
-    if not shared:
-        row = f"attention.attention.{TABLE} table same R H"
-        mapping |= read_blocks(row, TORCH, sizes, "encoder.layer.#.", layers, "block#_bias/")
+    row = "" if shared else f"attention.attention.{TABLE} table same R H"
+    mapping = (
+        ends_map(ends, width, patch, channels, R=entries, H=heads)
+        | arguments
+        | ({} if scaled else {"layer_scale": None})
+        | read_blocks(table, TORCH, sizes, "encoder.layer.#.", layers)
+        | read_blocks(row, TORCH, sizes, "encoder.layer.#.", layers, "block#_bias/")
+    )
     mapping = mapping.under(outer) | WeightMap(unused=BEIT_UNUSED)
     # The last norm, by whose name the file shows its pooling. Models that predict visual tokens
     # have it next to the encoder.
@@ -431,12 +447,19 @@ def convert_bit(folder: Folder, options: LoadOptions) -> Conversion:
     return Conversion("BiT", mapping, any_size=True, **images)
 
 
-TYPES = dict.fromkeys(VIT_TYPES, convert_vit)
-TYPES |= {"dinov3_vit": convert_dinov3, "beit": convert_beit, "bit": convert_bit}
-TYPES |= dict.fromkeys(CLIP_TYPES, convert_clip) | dict.fromkeys(SIGLIP_TYPES, convert_siglip)
+TYPES = {
+    "dinov3_vit": convert_dinov3,
+    "beit": convert_beit,
+    "bit": convert_bit,
+    **dict.fromkeys(VIT_TYPES, convert_vit),
+    **dict.fromkeys(CLIP_TYPES, convert_clip),
+    **dict.fromkeys(SIGLIP_TYPES, convert_siglip),
+}
 # Types of models that differ from those here in what no option expresses.
-_MODULE = "it is measured as transformers' module, "
-_MODULE += "vit_tf.analysis.cka(transformers.AutoModel.from_pretrained(FOLDER), images)"
+_MODULE = (
+    "it is measured as transformers' module, "
+    "vit_tf.analysis.cka(transformers.AutoModel.from_pretrained(FOLDER), images)"
+)
 DIFFERENT = {
     "aimv2": _MODULE,
     "aimv2_vision_model": _MODULE,

@@ -36,8 +36,12 @@ from vit_tf.models.model import VisionModel
 TASKS = {"ViTImageClassifier": "ViTBackbone", "DeiTImageClassifier": "DeiTBackbone"}
 # Models of images and texts, by their image encoders.
 PAIRS = {"CLIPBackbone": "CLIPVisionEncoder", "SigLIPBackbone": "SigLIPVisionEncoder"}
-CLASSES = {"CLIPVisionEncoder": "CLIPViT", "SigLIPVisionEncoder": "SigLIPViT"}
-CLASSES |= {"DeiTBackbone": "DistilledViT", "DINOV3Backbone": "RotaryViT"}
+CLASSES = {
+    "CLIPVisionEncoder": "CLIPViT",
+    "SigLIPVisionEncoder": "SigLIPViT",
+    "DeiTBackbone": "DistilledViT",
+    "DINOV3Backbone": "RotaryViT",
+}
 # KerasHub's names of the forms of GELU, and ours.
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_approximate": "gelu_tanh"}
 
@@ -76,13 +80,6 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
         raise ValueError(
             f"Expected model to be one of keras_hub.models: {classes}. "
             f"Received: {type(model).__module__}.{type(model).__name__}"
-        )
-    # The encoders of CLIP and SigLIP keep it in their first layer.
-    layers = backbone if kind not in PAIRS.values() else backbone.embedding
-    if getattr(layers, "data_format", "channels_last") != "channels_last":
-        raise ValueError(
-            "Expected a model whose data_format is 'channels_last'. "
-            f"Received: {layers.data_format!r}"
         )
     weights = _Weights(backbone if name in PAIRS else model)
     if name == "CLIPBackbone":
@@ -276,11 +273,13 @@ def _google_map(
     if tokens:
         ends += ",".join(f"{first}/{token}" for token in tokens) + " embedding/prefix tokens"
     block = VIT_BLOCK.replace("FC1", names[0]).replace("FC2", names[1])
-    sizes = {"D": config["hidden_dim"], "M": hidden}
-    mapping = _arguments(config, hidden, bool(tokens), epsilon=config["layer_norm_epsilon"])
-    mapping |= read_table(ends, _kinds(tensors), sizes)
+    sizes, kinds = {"D": config["hidden_dim"], "M": hidden}, _kinds(tensors)
     stem, layers = f"{kind}_encoder/transformer_block_#/", config["num_layers"]
-    return mapping | read_blocks(block, _kinds(tensors), sizes, stem, layers, first=1)
+    return (
+        _arguments(config, hidden, bool(tokens), epsilon=config["layer_norm_epsilon"])
+        | read_table(ends, kinds, sizes)
+        | read_blocks(block, kinds, sizes, stem, layers, first=1)
+    )
 
 
 def _convert_dino(backbone: Any, tensors: Tensors) -> WeightMap:
@@ -316,11 +315,13 @@ def _dino_map(
     registers = config["num_register_tokens"]
     tokens = "embeddings/cls_token" + (",embeddings/register_tokens" if registers else "")
     ends += f"{tokens} embedding/prefix tokens"
-    more |= {"registers": registers, "layer_scale": config["layer_scale_init_value"]}
-    mapping = _arguments(config, hidden, True, **more)
-    mapping |= read_table(ends, _kinds(tensors), sizes)
-    layers = config["num_layers"]
-    return mapping | read_blocks(block, _kinds(tensors), sizes, "encoder/layers_#/", layers)
+    kinds, layers = _kinds(tensors), config["num_layers"]
+    return (
+        _arguments(config, hidden, True, **more)
+        | {"registers": registers, "layer_scale": config["layer_scale_init_value"]}
+        | read_table(ends, kinds, sizes)
+        | read_blocks(block, kinds, sizes, "encoder/layers_#/", layers)
+    )
 
 
 def _require(config: dict, **values: object) -> None:
@@ -335,9 +336,13 @@ def _arguments(config: dict, hidden: int, has_class: bool, **more: object) -> We
     patch = np.broadcast_to(config["patch_size"], 2)
     if patch[0] != patch[1]:
         raise ValueError(f"Expected square patches. Received: patch_size={config['patch_size']}")
-    arguments = {name: config[name] for name in ("num_layers", "num_heads", "hidden_dim")}
-    arguments |= {"image_shape": tuple(config["image_shape"]), "patch_size": int(patch[0])}
-    arguments |= {"mlp_dim": hidden, "pooling": "cls" if has_class else "gap"}
+    arguments = {
+        **{name: config[name] for name in ("num_layers", "num_heads", "hidden_dim")},
+        "image_shape": tuple(config["image_shape"]),
+        "patch_size": int(patch[0]),
+        "mlp_dim": hidden,
+        "pooling": "cls" if has_class else "gap",
+    }
     return WeightMap(arguments | more)
 
 
@@ -347,45 +352,51 @@ def _convert_clip(encoder: Any, tensors: Tensors) -> WeightMap:
     mapping, prefix = _encoder_map(encoder, tensors, CLIP_BLOCK, ends)
     as_token = partial(np.reshape, shape=(1, 1, width))
     token = Transform({f"{prefix}embedding/class_embedding": (width,)}, as_token)
-    mapping |= WeightMap(weights={"embedding/prefix": token})
-    if "vision_projection/kernel" not in tensors:
-        return mapping | identity_projection(width)
-    units = tensors["vision_projection/kernel"].shape[1]
-    row = read_table("vision_projection projection kernel", _kinds(tensors), {})
-    return mapping | row | {"projection_dim": units}
+    projection = identity_projection(width)
+    if "vision_projection/kernel" in tensors:
+        row = "vision_projection projection kernel"
+        units = tensors["vision_projection/kernel"].shape[1]
+        projection = read_table(row, _kinds(tensors), {}) | {"projection_dim": units}
+    return mapping | WeightMap(weights={"embedding/prefix": token}) | projection
 
 
 def _convert_siglip(encoder: Any, tensors: Tensors) -> WeightMap:
     # That of the last normalisation is fixed.
     _require({"layer_norm_epsilon": encoder.layer_norm_epsilon}, layer_norm_epsilon=1e-6)
     mapping, prefix = _encoder_map(encoder, tensors, SIGLIP_BLOCK, "post_layer_norm norm norm D")
-    sizes = {"D": encoder.hidden_dim, "M": encoder.intermediate_dim}
-    names = (f"{prefix}head/{{}}", "pooling/{}")
-    mapping |= read_table(SIGLIP_POOLING, _kinds(tensors), sizes, *names)
+    sizes, kinds = {"D": encoder.hidden_dim, "M": encoder.intermediate_dim}, _kinds(tensors)
     probe = f"{encoder.head.probe.path} pooling/probe same 1 1 D\n"
     patches = f"{prefix}embedding/patch_embedding embedding/patches patches D"
-    return mapping | read_table(probe + patches, _kinds(tensors), sizes)
+    return (
+        mapping
+        | read_table(SIGLIP_POOLING, kinds, sizes, f"{prefix}head/{{}}", "pooling/{}")
+        | read_table(probe + patches, kinds, sizes)
+    )
 
 
 def _encoder_map(encoder: Any, tensors: Tensors, block: str, ends: str) -> tuple[WeightMap, str]:
     """(what the encoders of CLIP and SigLIP share, what the names of their layers begin with)."""
     prefix, kinds = encoder.embedding.name.removesuffix("embedding"), _kinds(tensors)
     names = ("num_layers", "num_heads", "hidden_dim", "patch_size")
-    arguments = {name: getattr(encoder, name) for name in names}
-    arguments |= {"image_shape": tuple(encoder.image_shape), "mlp_dim": encoder.intermediate_dim}
     activation = encoder.intermediate_activation
-    arguments["activation"] = lookup("intermediate_activation", activation, ACTIVATIONS)
+    arguments = {
+        **{name: getattr(encoder, name) for name in names},
+        "image_shape": tuple(encoder.image_shape),
+        "mlp_dim": encoder.intermediate_dim,
+        "activation": lookup("intermediate_activation", activation, ACTIVATIONS),
+    }
     first = f"{prefix}embedding"
     positions = f"{first}/position_embedding/embeddings"
     # Positions are in the order of KerasHub's ids, all 0 in an untrained CLIP.
     ids = ops.convert_to_numpy(encoder.embedding.position_ids)
     reordered = Transform({positions: tensors[positions].shape}, lambda values: values[ids])
-    positions = {"embedding/positions": reordered}
-    mapping = WeightMap(arguments, positions, unused=(f"{first}/position_ids",))
     sizes = {"D": encoder.hidden_dim, "M": encoder.intermediate_dim}
-    mapping |= read_table(CLIP_PATCHES + ends, kinds, sizes, f"{prefix}{{}}")
-    stem, layers = f"{prefix}encoder_block_#/", encoder.num_layers
-    return mapping | read_blocks(block, kinds, sizes, stem, layers), prefix
+    mapping = (
+        WeightMap(arguments, {"embedding/positions": reordered}, (f"{first}/position_ids",))
+        | read_table(CLIP_PATCHES + ends, kinds, sizes, f"{prefix}{{}}")
+        | read_blocks(block, kinds, sizes, f"{prefix}encoder_block_#/", encoder.num_layers)
+    )
+    return mapping, prefix
 
 
 def _classifier_map(task: Any, arguments: dict, tensors: Tensors) -> WeightMap:
@@ -406,6 +417,11 @@ def _classifier_map(task: Any, arguments: dict, tensors: Tensors) -> WeightMap:
     return row | {"representation_dim": units}
 
 
-_CONVERTERS = {"ViTBackbone": _convert_vit, "DeiTBackbone": _convert_deit}
-_CONVERTERS |= {"DINOV2Backbone": _convert_dino, "DINOV3Backbone": _convert_dino3}
-_CONVERTERS |= {"CLIPVisionEncoder": _convert_clip, "SigLIPVisionEncoder": _convert_siglip}
+_CONVERTERS = {
+    "ViTBackbone": _convert_vit,
+    "DeiTBackbone": _convert_deit,
+    "DINOV2Backbone": _convert_dino,
+    "DINOV3Backbone": _convert_dino3,
+    "CLIPVisionEncoder": _convert_clip,
+    "SigLIPVisionEncoder": _convert_siglip,
+}

@@ -1,12 +1,12 @@
 """A model with the weights of a public checkpoint."""
 
+import contextlib
 import dataclasses
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable
-from numbers import Integral
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -18,16 +18,15 @@ from vit_tf.checkpoints.folders import OPEN_CLIP, Folder, open_folder
 from vit_tf.checkpoints.saving import TRAINED, Features, load_features, load_model
 from vit_tf.checkpoints.weight_maps import (
     Conversion,
-    Family,
     LoadOptions,
     at_most,
     check,
     fill,
-    first_names,
     measured_as_module,
 )
-from vit_tf.common.names import lookup
+from vit_tf.common.names import as_sizes, format_list, lookup
 from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.data.source import check_numbers
 from vit_tf.models.model import VisionModel, name_after, weights_by_name
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import ACTIVATIONS, check_pooling
@@ -36,7 +35,6 @@ from vit_tf.torch_models.timm_names import PREFIX, open_timm
 if TYPE_CHECKING:
     from torch.nn import Module
 
-Read = TypeVar("Read")
 # An image processor's size is at most so many times that of the weights: its file could say any.
 LARGEST_RESIZE = 8
 # The first family that recognises a file reads it: some have all names of tensors of others, and
@@ -188,15 +186,21 @@ def load_pretrained(
             belongs to an unknown family. It is also raised if the tensors of the file do not match
             the weights of the model (the message lists the mismatches).
     """
-    options = LoadOptions(num_classes, _image_shape(image_shape), pooling, num_heads)
-    options = dataclasses.replace(options, preprocessing=preprocessing, activation=activation)
+    if image_shape is not None:
+        form = "(height, width) or (height, width, channels)"
+        image_shape = as_sizes("image_shape", image_shape, form, (2, 3))
+    options = LoadOptions(
+        num_classes,
+        image_shape,
+        pooling,
+        num_heads,
+        preprocessing=preprocessing,
+        activation=activation,
+    )
     if pooling is not None:
         check_pooling(pooling)
-    for number, value, least in (("num_classes", num_classes, 0), ("num_heads", num_heads, 1)):
-        if value is not None and (not isinstance(value, Integral) or value < least):
-            raise ValueError(
-                f"Expected {number} to be at least {least}. Received: {number}={value!r}"
-            )
+    check_numbers(0, num_classes=num_classes)
+    check_numbers(1, num_heads=num_heads)
     # Unknown words raise before a file is fetched.
     if positions is not None:
         lookup("positions", positions, METHODS)
@@ -215,7 +219,8 @@ def load_pretrained(
             config=configs.config_from_name(public),
         )
     with open_folder(path) if os.path.isdir(path) else open_archive(path) as archive:
-        conversion = _convert(archive, options)
+        with _located(archive):
+            conversion = _convert(archive, options)
         mapping = conversion.mapping
         # Before a model is built, so that a file cannot ask for more memory than it has data.
         check(archive, mapping)
@@ -228,24 +233,20 @@ def load_pretrained(
     shape = options.image_shape or conversion.size
     if shape and shape != tuple(model.image_shape)[: len(shape)]:
         if not options.image_shape:
-            _warn_of_size(path, shape, model.image_shape)
+            # A folder is opened at the size of its image processor.
+            height, width = model.image_shape[:2]
+            at_most(max(shape), LARGEST_RESIZE * max(height, width), "pixels a side")
+            warnings.warn(
+                f"{path} is opened at the {shape[0]} x {shape[1]} pixels of its image processor, "
+                f"not at the {height} x {width} of its weights: image_shape=({height}, {width}) "
+                "keeps those.",
+                stacklevel=2,
+            )
         method = positions or conversion.positions or conversion.interpolation
         model = at_resolution(model, shape, method=method)
     if preprocessing is not None:
         model.preprocessing = preprocessing
     return name_after(model, path_or_name)
-
-
-def _warn_of_size(path: str, size: tuple[int, int], image_shape: tuple) -> None:
-    """Warns of a folder that is opened at the size of its image processor."""
-    most = LARGEST_RESIZE * max(image_shape[:2])
-    at_most(max(size), most, "pixels a side in the file of the image processor")
-    height, width = image_shape[:2]
-    warnings.warn(
-        f"{path} is opened for images of {size[0]} x {size[1]} pixels, as its image processor "
-        f"states. Its weights are for {height} x {width}: use image_shape=({height}, {width}).",
-        stacklevel=3,
-    )
 
 
 def _open_saved(
@@ -275,87 +276,63 @@ def _open_saved(
     return name_after(model, name)
 
 
-def _image_shape(image_shape: Iterable[int] | None) -> tuple[int, ...] | None:
-    if image_shape is None:
-        return None
+@contextlib.contextmanager
+def _located(archive: CheckpointFile) -> Iterator[None]:
+    """Adds the path to errors of a conversion, whatever a file or its configuration provokes."""
     try:
-        shape = tuple(int(n) for n in image_shape)
-    except TypeError:
-        shape = ()
-    if len(shape) not in (2, 3) or min(shape) < 1:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error}, in {archive.path!r}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(
-            "Expected image_shape to be (height, width) or (height, width, channels). "
-            f"Received: image_shape={image_shape!r}"
-        )
-    return shape
+            f"The configuration and the tensors do not fit: {type(error).__name__}: "
+            f"{str(error)[:200]}, in {archive.path!r}"
+        ) from error
 
 
-def _convert(archive: CheckpointFile | Folder, options: LoadOptions) -> Conversion:
-    """The `Conversion` of an open file or folder."""
+def _convert(archive: CheckpointFile, options: LoadOptions) -> Conversion:
+    """The `Conversion` of an open file or folder; one of timm follows its configuration."""
     folder = archive if isinstance(archive, Folder) else None
-    is_timm = folder and "model_type" not in folder.config and "pretrained_cfg" in folder.config
-    if folder is not None and not is_timm:
+    if folder and ("model_type" in folder.config or "pretrained_cfg" not in folder.config):
         # Its configuration has the form of GELU.
         options.refuse("a folder with its configuration", "activation")
         module = open_clip if folder.file == OPEN_CLIP else hugging_face_models
-        return _located(lambda: module.convert_folder(folder, options), folder)
-    if folder is not None:
-        # One of timm, which names the architecture, if it is none of ours.
-        _located(lambda: configs.read_timm_config(folder.config), folder)
+        return module.convert_folder(folder, options)
+    # An architecture that is none of ours raises.
+    config = configs.read_timm_config(folder.config) if folder else options.config
     names = "\n".join(sorted(archive.tensors))
-    for model, (reason, pattern) in OTHERS.items():
-        if re.search(pattern, names, re.MULTILINE):
-            raise ValueError(f"{archive.path!r} is a checkpoint of {model}, which {reason}")
-    for part, reason in NAMED_OTHERS.items():
-        if part in os.path.basename(archive.path) and folder is None:
-            raise ValueError(f"{archive.path!r} has the name of a model that {reason}")
-    options = dataclasses.replace(options, container=getattr(archive, "container", None))
+    other = next((m for m, (_, p) in OTHERS.items() if re.search(p, names, re.MULTILINE)), None)
+    if other is not None:
+        raise ValueError(f"The checkpoint is of {other}, which {OTHERS[other][0]}")
+    by_name = next((p for p in NAMED_OTHERS if p in os.path.basename(archive.path)), None)
+    if by_name is not None and folder is None:
+        raise ValueError(f"The checkpoint has the name of a model that {NAMED_OTHERS[by_name]}")
     family = next((family for family in FAMILIES if family.recognise(archive.tensors)), None)
     if family is None:
         names = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
         raise ValueError(
-            f"The tensors of {archive.path!r} are not of a supported family ({names}). They are: "
-            f"{first_names(archive.tensors)}"
+            f"The tensors are not of a supported family ({names}). They are: "
+            f"{format_list(sorted(archive.tensors))}"
         )
-    return _located(
-        lambda: _convert_family(family, archive, options), archive, f" of {family.name}"
-    )
-
-
-def _located(
-    read: Callable[[], Read], archive: CheckpointFile | Folder, of_family: str = ""
-) -> Read:
-    """What a function returns; its errors name the file and the family."""
-    try:
-        return read()
-    except ValueError as error:
-        raise ValueError(f"{error}, in {archive.path!r}{of_family}") from error
-
-
-def _convert_family(
-    family: Family, archive: CheckpointFile | Folder, options: LoadOptions
-) -> Conversion:
-    """The `Conversion` of a file, or of a folder of timm, whose configuration it follows."""
     if not family.activation:
         options.refuse(family.name, "activation")
-    if not isinstance(archive, Folder):
-        return family.convert(archive.tensors, options)
-    config = configs.read_timm_config(archive.config)
-    options = dataclasses.replace(options, config=config)
-    if options.activation is None:
+
+    activation = options.activation
+    if folder and activation is None:
         # The activation of the training, which follows from the name of a CLIP, unless the
         # configuration has it as an argument.
         activation = config["activation"] if config["explicit"] else None
-        if "_clip_" in str(archive.config["architecture"]) and activation is None:
-            images = archive.config["pretrained_cfg"]
-            tag = images.get("tag") if isinstance(images, dict) else None
-            activation = released.timm_activation(f"{archive.config['architecture']}.{tag}")
-        options = dataclasses.replace(options, activation=activation)
+        if "_clip_" in str(folder.config["architecture"]) and activation is None:
+            tag = folder.config["pretrained_cfg"].get("tag")
+            activation = released.timm_activation(f"{folder.config['architecture']}.{tag}")
+    options = dataclasses.replace(
+        options, config=config, activation=activation, container=archive.container
+    )
     conversion = family.convert(archive.tensors, options)
-    if options.preprocessing is not None:
+    if folder is None or options.preprocessing is not None:
         return conversion
     channels = conversion.mapping.arguments["image_shape"][2]
-    images = configs.timm_preprocessing(archive.config, channels)
+    images = configs.timm_preprocessing(folder.config, channels)
     positions = conversion.positions or conversion.interpolation
     return dataclasses.replace(conversion, positions=positions, **images)
 
@@ -380,6 +357,9 @@ def _build(
         crop=images.crop,
         crop_rounding="even" if public else conversion.crop_rounding,
     )
-    arguments = conversion.mapping.arguments | {"image_shape": (height, width, channels)}
-    arguments |= {"preprocessing": preprocessing, "class_names": conversion.class_names}
+    arguments = conversion.mapping.arguments | {
+        "image_shape": (height, width, channels),
+        "preprocessing": preprocessing,
+        "class_names": conversion.class_names,
+    }
     return getattr(models, conversion.model)(**arguments)

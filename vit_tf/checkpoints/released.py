@@ -27,9 +27,22 @@ PAPERS = dict(re.findall(r"(\w+) (\d+\.\d+)", _PAPERS))
 SATELLITE = {"mean": (0.430, 0.411, 0.296), "std": (0.213, 0.156, 0.143)}
 VALUES = {"half": HALF, "imagenet": IMAGENET, "clip": CLIP, "satellite": SATELLITE}
 # The sizes of timm's names, by papers; others are called the same.
-SIZES = {"tiny": "Ti", "small": "S", "small_plus": "S+", "base": "B", "base_plus": "B+"}
-SIZES |= {"large": "L", "huge": "H", "huge_plus": "H+", "giant": "g", "gigantic": "bigG"}
-SIZES |= {"so400m": "So400m", "giantopt": "g-opt", "1b": "1B", "3b": "3B"}
+SIZES = {
+    "tiny": "Ti",
+    "small": "S",
+    "small_plus": "S+",
+    "base": "B",
+    "base_plus": "B+",
+    "large": "L",
+    "huge": "H",
+    "huge_plus": "H+",
+    "giant": "g",
+    "gigantic": "bigG",
+    "so400m": "So400m",
+    "giantopt": "g-opt",
+    "1b": "1B",
+    "3b": "3B",
+}
 
 # In these tables a line that begins with a paper has the fields of `ReleasedCheckpoint` for the
 # names in the lines below it; braces stand for each of their words. `family` precedes the size in
@@ -233,8 +246,10 @@ MODULES = r"timm/((eva|aimv2|vit_pe_|vit_.*(_rope_|_lingbot|_rpn_)).*)"
 # encoders fine-tuned on labels have the exact one.
 QUICK_DATA = ("openai", "dfn2b", "dfn5b", "metaclip_400m", "metaclip_2pt5b")
 EXACT_NAMES = ("vit_base_patch16_clip_224.dfn2b",)
-QUICK_NAMES = ("vit_base_patch32_clip_224.laion400m_e32",)
-QUICK_NAMES += ("vit_huge_patch14_clip_224.metaclip2_worldwide",)
+QUICK_NAMES = (
+    "vit_base_patch32_clip_224.laion400m_e32",
+    "vit_huge_patch14_clip_224.metaclip2_worldwide",
+)
 
 
 def bundled_models() -> dict[str, Path]:
@@ -283,30 +298,33 @@ def list_pretrained(pattern: str = "*") -> list[str]:
     return names
 
 
+# What files in formats that are not read hold, and how to save their model, by their endings.
+OTHER_FORMATS = {
+    (".weights.h5", ".weights.hdf5"): (
+        "weights alone: load them into their model, then model.save({new_name!r})"
+    ),
+    (".h5", ".hdf5"): (
+        "Keras' older format: save it anew with "
+        "keras.models.load_model({path!r}, compile=False).save({new_name!r})"
+    ),
+    (".tflite", ".lite"): (
+        "compiled for TensorFlow Lite, which keeps no layers: save the Keras model that it was "
+        "made from, with model.save({new_name!r})"
+    ),
+    (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"): "an image; images come after the model",
+}
+
+
 def refuse_other_formats(path: str | os.PathLike) -> None:
     """Raises a `ValueError` for models in formats that are not read; it says how to save them."""
-    path = os.fspath(path)
-    lower = path.lower()
-    anew = f"{os.path.splitext(os.path.basename(path))[0].removesuffix('.weights')}.keras"
-    if lower.endswith((".weights.h5", ".weights.hdf5")):
-        received = f"weights alone: load them into their model, then model.save({anew!r})"
-    elif lower.endswith((".h5", ".hdf5")):
-        received = (
-            "Keras' older format: save it anew with "
-            f"keras.models.load_model({without_password(path)!r}, compile=False).save({anew!r})"
-        )
-    elif lower.endswith((".tflite", ".lite")):
-        received = (
-            "compiled for TensorFlow Lite, which keeps no layers: save the Keras model that it "
-            f"was made from, with model.save({anew!r})"
-        )
-    elif lower.endswith((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")):
-        received = "an image; images come after the model"
-    else:
-        return
-    raise ValueError(
-        f"Expected a .keras file or a checkpoint. Received: {without_password(path)!r}, {received}"
-    )
+    path = without_password(path)
+    for endings, words in OTHER_FORMATS.items():
+        if path.lower().endswith(endings):
+            stem = os.path.splitext(os.path.basename(path))[0].removesuffix(".weights")
+            received = words.format(path=path, new_name=f"{stem}.keras")
+            raise ValueError(
+                f"Expected a .keras file or a checkpoint. Received: {path!r}, {received}"
+            )
 
 
 def require_known_model(path_or_name: str) -> None:
@@ -321,13 +339,11 @@ def require_known_model(path_or_name: str) -> None:
         return
     near = near_names(path_or_name, all_names)
     hint = f" Did you mean {' or '.join(map(repr, near[:3]))}?" if near else ""
-    if re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+(\.\w+)?|resnet\d+", path_or_name):
-        hint += f" A model of timm opens by 'timm:{path_or_name}'."
-    elif re.fullmatch(r"[\w.-]+/[\w.-]+", path_or_name):
-        hint += f" A folder on the Hugging Face hub opens by '{HUB}{path_or_name}'."
-    elif not near:
-        hint = " vit_tf.list_pretrained() lists the names; files and folders are named by paths."
-    raise ValueError(f"Unknown model {without_password(path_or_name)!r}.{hint}")
+    raise ValueError(
+        f"Unknown model {without_password(path_or_name)!r}.{hint} vit_tf.list_pretrained() lists "
+        f"the names; 'timm:NAME' is a model of timm, '{HUB}OWNER/NAME' a folder on the Hugging "
+        "Face hub, and files and folders are named by paths."
+    )
 
 
 def fetch(path_or_name: str) -> tuple:
@@ -343,22 +359,20 @@ def fetch(path_or_name: str) -> tuple:
     if os.path.isfile(checkpoint.path):
         return checkpoint.path, checkpoint
     try:
-        return _download(checkpoint), checkpoint
+        if checkpoint.hub:
+            from huggingface_hub import hf_hub_download
+
+            return hf_hub_download(*checkpoint.hub), checkpoint
+        from keras.utils import get_file
+
+        folder, file = os.path.split(checkpoint.path)
+        home = os.path.dirname(folder)
+        path = get_file(file, checkpoint.url, cache_dir=home, cache_subdir="vit_tf")
+        return path, checkpoint
     except Exception as error:
         # Both clients raise whatever a network can do to them, get_file a bare Exception.
         place = f"put at {checkpoint.path}"
         raise not_fetched(checkpoint.url, place, error) from error
-
-
-def _download(checkpoint: ReleasedCheckpoint) -> str:
-    if checkpoint.hub:
-        from huggingface_hub import hf_hub_download
-
-        return hf_hub_download(*checkpoint.hub)
-    from keras.utils import get_file
-
-    folder, file = os.path.split(checkpoint.path)
-    return get_file(file, checkpoint.url, cache_dir=os.path.dirname(folder), cache_subdir="vit_tf")
 
 
 def timm_activation(name: str) -> str:

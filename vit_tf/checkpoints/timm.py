@@ -42,6 +42,8 @@ from vit_tf.checkpoints.weight_maps import (
     read_blocks,
     read_table,
     relative_grid,
+    tanh_head_map,
+    two_heads_map,
     without_prefix,
 )
 
@@ -67,8 +69,13 @@ HEAD = ("head.weight", "head.bias")
 MOCO = "module.base_encoder."
 # Where the encoder lies, and what may be next to it: MoCo-v3's other half, the projections of DINO,
 # iBOT and DINOv2, and of a whole training of DINOv2 its student and the centres of its losses.
-DINO_TRAINING = ("teacher.dino_head.*", "teacher.ibot_head.*", "student.*")
-DINO_TRAINING += ("dino_loss.*", "ibot_patch_loss.*")
+DINO_TRAINING = (
+    "teacher.dino_head.*",
+    "teacher.ibot_head.*",
+    "student.*",
+    "dino_loss.*",
+    "ibot_patch_loss.*",
+)
 PREFIXES = {
     "": (),
     MOCO: ("module.momentum_encoder.*", "module.predictor.*"),
@@ -104,7 +111,7 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
             f"'fc_norm.*', fc_norm={config.get('fc_norm')} of config.json"
         )
     _refuse_rotary(inside, options)
-    registers = any(name in inside for name in REGISTERS)
+    registers = next((name for name in REGISTERS if name in inside), None)
     bare = "cls_token" not in inside and not registers
     if bare and averaged and not config:
         raise ValueError(
@@ -112,15 +119,6 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
             "normalize before attention and MLP, or after them (timm's vit_*_rpn_*). "
             "Received: a ViT without a class token, with tensors 'fc_norm.*'"
         )
-    norm = "fc_norm" if averaged else "norm"
-    mapping = ends_map(f"{PATCHES}\n{norm} {norm} norm D", width, patch, channels)
-    register_name = next((name for name in REGISTERS if name in inside), None)
-    names = TokenNames("cls_token", "dist_token", register_name)
-    image, pooling = config.get("image_shape"), "gap" if averaged else None
-    mapping |= embedding_map(inside, "pos_embed", names, patch, channels, options, image, pooling)
-    blocks = _vit_blocks(inside, width)
-    mapping |= blocks
-    size = (width, mapping.arguments["num_layers"], patch)
     gelu = config.get("activation", "gelu")
     if bare and not config:
         gelu = options.activation
@@ -131,13 +129,28 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
             )
     elif options.activation not in (None, gelu):
         options.refuse("a ViT in timm's names with a class token or config.json", "activation")
-    heads = _vit_heads(inside, size, prefix, options, bare)
-    arguments = {"num_heads": heads, "fc_norm": averaged, "epsilon": config.get("epsilon", 1e-6)}
-    mapping = WeightMap({"activation": gelu}, unused=VIT_UNUSED) | mapping | arguments
+    norm = "fc_norm" if averaged else "norm"
+    names = TokenNames("cls_token", "dist_token", registers)
+    image, pooling = config.get("image_shape"), "gap" if averaged else None
     if f"{LINEAR}.bias" in tensors:
-        mapping |= new_head_map(width, options, "the class token and the mean of the patches")
+        head = new_head_map(width, options, "the class token and the mean of the patches")
     else:
-        mapping |= _vit_head(inside, width, options, prefix)
+        head = _vit_head(inside, width, options, prefix)
+    blocks = _vit_blocks(inside, width)
+    size = (width, blocks.arguments["num_layers"], patch)
+    arguments = {
+        "num_heads": _vit_heads(inside, size, prefix, options, bare),
+        "fc_norm": averaged,
+        "epsilon": config.get("epsilon", 1e-6),
+    }
+    mapping = (
+        WeightMap({"activation": gelu}, unused=VIT_UNUSED)
+        | ends_map(f"{PATCHES}\n{norm} {norm} norm D", width, patch, channels)
+        | embedding_map(inside, "pos_embed", names, patch, channels, options, image, pooling)
+        | blocks
+        | arguments
+        | head
+    )
     # Self-supervised encoders come without a head, and are trained on ImageNet's mean and std, as
     # are DeiT, which alone has a token of distillation, and DeiT-3, with scales and a head.
     plain = "dist_token" not in inside and "layer_scale" not in mapping.arguments
@@ -172,8 +185,8 @@ def blocks_map(tensors: Tensors, width: int, table: str = BLOCK) -> WeightMap:
     sizes = {"D": width, "E": expanded, "M": expanded // 2 if gated else expanded}
     layers = count_layers(tensors)
     arguments = {"num_layers": layers, "mlp_dim": sizes["M"]}
-    arguments |= {"activation": "swiglu"} if gated else {}
-    return WeightMap(arguments) | read_blocks(table, TORCH, sizes, "blocks.#.", layers)
+    blocks = read_blocks(table, TORCH, sizes, "blocks.#.", layers) | arguments
+    return blocks | ({"activation": "swiglu"} if gated else {})
 
 
 def _refuse_rotary(tensors: Tensors, options: LoadOptions) -> None:
@@ -205,25 +218,16 @@ def _vit_heads(
 
 
 def _vit_head(tensors: Tensors, width: int, options: LoadOptions, prefix: str) -> WeightMap:
-    """The head, and timm's layer of tanh before it, which goes with a head that is replaced."""
+    """The head, or those of a class token and a token of distillation."""
     if prefix == MOCO:
         # Its head is an MLP that projects for the contrast between images.
         tensors = {name: t for name, t in tensors.items() if not name.startswith("head.")}
         return head_map(tensors, width, options, "head") | WeightMap(unused=("head.*",))
     if "dist_token" in tensors:
-        head = head_map(tensors, width, options, "head")
-        if "head_dist.bias" not in tensors:
-            return head | {"distillation": "token"}
-        other = head_map(tensors, width, options, "head_dist")
-        return head | other.renamed("head/", "distillation_head/") | {"distillation": "heads"}
-    if "pre_logits.fc.bias" not in tensors:
-        return head_map(tensors, width, options, "head")
-    inner = dims(tensors, "pre_logits.fc.bias", 1)[0]
-    head = head_map(tensors, inner, options, "head")
-    if head.new and options.num_classes is not None:
-        return head_map(tensors, width, options, "head") | WeightMap(unused=("pre_logits.*",))
-    before = ends_map("pre_logits.fc pre_logits linear D R", width, R=inner)
-    return before | {"representation_dim": inner} | head
+        if "head_dist.bias" in tensors:
+            return two_heads_map(tensors, width, options, "head", "head_dist")
+        return head_map(tensors, width, options, "head") | {"distillation": "token"}
+    return tanh_head_map(tensors, width, options, "pre_logits.fc")
 
 
 # DINOv3, in timm's names and its authors'. timm pools it by the mean of its patches, its authors by
@@ -268,13 +272,11 @@ def convert_dinov3(tensors: Tensors, options: LoadOptions) -> Conversion:
     config = options.config
     layers = count_layers(tensors)
     if PERIODS in tensors:
-        heads = _heads_of_periods(dims(tensors, PERIODS, 1)[0], width, options)
+        # A head has a period for 4 of its channels.
+        heads = max(width // (4 * dims(tensors, PERIODS, 1)[0]), 1)
+        options.check_heads(heads, width)
     else:
         heads = infer_num_heads(width, layers, options, published=DINO_HEADS)
-    arguments = {"num_heads": heads, "layer_scale": 1e-5, "epsilon": 1e-5}
-    arguments["image_shape"] = (*(DINO_TOKENS * patch,) * 2, channels)
-    mapping = ends_map(f"{PATCHES}\nnorm norm norm D", width, patch, channels)
-    mapping |= WeightMap(arguments, unused=DINO_UNUSED)
     registers = next(name for name in DINO_REGISTERS if name in tensors)
     timms = registers == DINO_REGISTERS[0]
     if timms and not (config or options.known_name or options.pooling):
@@ -283,35 +285,29 @@ def convert_dinov3(tensors: Tensors, options: LoadOptions) -> Conversion:
             "LingBot-Vision): files with timm's names do not determine it. Received: "
             "pooling=None"
         )
+    # The periods of rotary positions, and the masks by which biases of keys are none.
+    size = width // heads
+    masks = [name for name in tensors if name.endswith(".attn.qkv.bias_mask")]
+    constants = dict.fromkeys(masks, np.repeat([1.0, 0.0, 1.0], width))
+    if PERIODS in tensors:
+        constants[PERIODS] = DINO_BASE ** (np.arange(size // 4) * 4 / size)
+    arguments = {
+        "num_heads": heads,
+        "layer_scale": 1e-5,
+        "epsilon": 1e-5,
+        "image_shape": (*(DINO_TOKENS * patch,) * 2, channels),
+    }
     names = TokenNames("cls_token", registers=registers)
-    mapping |= prefix_map(tensors, names, width, options, "gap" if timms else "cls")
-    mapping |= _dinov3_constants(tensors, width, heads)
     scale = next((name for name in SCALES if f"blocks.0.{name}" in tensors), "gamma_1")
-    mapping |= _dinov3_blocks(tensors, width, layers, SCALES[scale])
-    mapping |= head_map({}, width, options, "head")
-    mapping = mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix])
+    mapping = (
+        ends_map(f"{PATCHES}\nnorm norm norm D", width, patch, channels)
+        | WeightMap(arguments, unused=DINO_UNUSED, constants=constants)
+        | prefix_map(tensors, names, width, options, "gap" if timms else "cls")
+        | _dinov3_blocks(tensors, width, layers, SCALES[scale])
+        | head_map({}, width, options, "head")
+    ).under(prefix) | WeightMap(unused=PREFIXES[prefix])
     images = ("bicubic", IMAGENET, 1.0) if timms else ("bilinear", IMAGENET, None)
     return Conversion("RotaryViT", mapping, *images, any_size=True)
-
-
-def _dinov3_constants(tensors: Tensors, width: int, heads: int) -> WeightMap:
-    """The periods of rotary positions, and the masks by which biases of keys are none."""
-    size = width // heads
-    periods = DINO_BASE ** (np.arange(size // 4) * 4 / size)
-    mask = np.repeat([1.0, 0.0, 1.0], width)
-    values = {name: mask for name in tensors if name.endswith(".attn.qkv.bias_mask")}
-    return WeightMap(constants=values | ({PERIODS: periods} if PERIODS in tensors else {}))
-
-
-def _heads_of_periods(periods: int, width: int, options: LoadOptions) -> int:
-    """The number of heads, of whose channels each quarter has a period."""
-    if width % (4 * periods):
-        raise ValueError(
-            f"Expected the tensor {PERIODS!r} to have one period for every 4 channels of a "
-            f"head. Received: {periods} of {width} channels"
-        )
-    options.check_heads(width // (4 * periods), width)
-    return width // (4 * periods)
 
 
 def _dinov3_blocks(tensors: Tensors, width: int, layers: int, scales: str) -> WeightMap:
@@ -337,8 +333,7 @@ def _dinov3_blocks(tensors: Tensors, width: int, layers: int, scales: str) -> We
         "activation": "swiglu" if gated else "gelu",
     }
     sizes = {"D": width, "M": hidden, "E": 2 * hidden if gated else hidden}
-    mapping = read_blocks("\n".join(rows), TORCH, sizes, "blocks.#.", layers)
-    return WeightMap(arguments) | mapping
+    return read_blocks("\n".join(rows), TORCH, sizes, "blocks.#.", layers) | arguments
 
 
 # BEiT and BEiT v2, in the names of their releases (unilm's `modeling_finetune.py`) and timm's.
@@ -360,34 +355,33 @@ BEIT_BLOCK = (
 )
 
 
-def _is_beit(tensors: Tensors) -> bool:
-    return SHARED_TABLE in tensors or f"blocks.0.{TABLE}" in tensors
-
-
 def convert_beit(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A BEiT."""
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     shared = SHARED_TABLE in tensors
     entries, heads = dims(tensors, SHARED_TABLE if shared else f"blocks.0.{TABLE}", 2)
-    asked = (options.config.get("image_shape"), options.image_shape)
-    grid = relative_grid(entries, patch, *asked, LARGEST_SIDE)
+    own = options.config.get("image_shape")
+    grid = relative_grid(entries, patch, own, options.image_shape, LARGEST_SIDE)
     options.check_heads(heads, width)
     sizes = {"R": entries, "H": heads}
-    mapping = ends_map(f"{PATCHES}\n{CLASS_TOKEN}", width, patch, channels)
     arguments = {"image_shape": pixels(grid, channels), "num_heads": heads, "shared_bias": shared}
     blocks = blocks_map(tensors, width, BEIT_BLOCK)
     if "activation" in blocks.arguments:
         raise ValueError("Expected a BEiT whose MLP has a GELU. Received: one with a gated MLP")
-    mapping |= blocks | WeightMap(arguments, unused=BEIT_UNUSED)
-    if shared:
-        mapping |= read_table(f"{SHARED_TABLE} bias/table same R H", TORCH, sizes)
-    else:
+    bias = read_table(f"{SHARED_TABLE} bias/table same R H", TORCH, sizes)
+    if not shared:
         row, layers = f"{TABLE} table same R H", blocks.arguments["num_layers"]
-        mapping |= read_blocks(row, TORCH, sizes, "blocks.#.", layers, "block#_bias/")
+        bias = read_blocks(row, TORCH, sizes, "blocks.#.", layers, "block#_bias/")
     averaged = "fc_norm.weight" in tensors
     options.require_pooling("gap" if averaged else "cls", averaged)
     norm = "fc_norm" if averaged else "norm"
-    mapping |= beit_end(tensors, width, options, norm, averaged, "head")
+    mapping = (
+        ends_map(f"{PATCHES}\n{CLASS_TOKEN}", width, patch, channels)
+        | blocks
+        | WeightMap(arguments, unused=BEIT_UNUSED)
+        | bias
+        | beit_end(tensors, width, options, norm, averaged, "head")
+    )
     return Conversion("BEiT", mapping, "bicubic", positions="bilinear")
 
 
@@ -431,10 +425,13 @@ def convert_mixer(tensors: Tensors, options: LoadOptions) -> Conversion:
         "C": channels,
         "P": patch,
     }
-    mapping = read_table("stem.proj embedding patches C D P\nnorm norm norm D", TORCH, sizes)
-    mapping |= google.mixer_arguments(grid, channels, *arguments)
-    mapping |= read_blocks(MIXER_BLOCK, TORCH, sizes, "blocks.#.", layers)
-    return Conversion("Mixer", mapping | head_map(tensors, width, options, "head"), "bicubic")
+    mapping = (
+        read_table("stem.proj embedding patches C D P\nnorm norm norm D", TORCH, sizes)
+        | google.mixer_arguments(grid, channels, *arguments)
+        | read_blocks(MIXER_BLOCK, TORCH, sizes, "blocks.#.", layers)
+        | head_map(tensors, width, options, "head")
+    )
+    return Conversion("Mixer", mapping, "bicubic")
 
 
 def convert_bit(tensors: Tensors, options: LoadOptions) -> Conversion:
@@ -496,14 +493,6 @@ def require_activation(options: LoadOptions, own: str | None = None) -> str:
 def convert_clip(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A CLIP."""
     options.refuse("CLIP in timm's names", "pooling")
-    for name, feature in (
-        ("fc_norm.weight", "normalised after pooling"),
-        ("reg_token", "with registers"),
-    ):
-        if name in tensors:
-            raise ValueError(
-                f"Expected a CLIP that returns its class token. Received: one {feature}, {name!r}"
-            )
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     options.require_pooling("cls")
     heads = infer_num_heads(width, count_layers(tensors), options, published=CLIP_HEADS)
@@ -515,9 +504,13 @@ def convert_clip(tensors: Tensors, options: LoadOptions) -> Conversion:
             f"Received: {dims(tensors, 'pos_embed', 3)[1]} positions"
         )
     image = {"image_shape": embedding.arguments["image_shape"]}
-    mapping = ends_map(CLIP_ENDS, width, patch, channels) | WeightMap(image, embedding.weights)
-    mapping |= blocks_map(tensors, width) | _clip_projection(tensors, width, options)
-    mapping |= {"num_heads": heads, "activation": require_activation(options)}
+    mapping = (
+        ends_map(CLIP_ENDS, width, patch, channels)
+        | WeightMap(image, embedding.weights)
+        | blocks_map(tensors, width)
+        | _clip_projection(tensors, width, options)
+        | {"num_heads": heads, "activation": require_activation(options)}
+    )
     return Conversion("CLIPViT", mapping, "bicubic", CLIP, 1.0)
 
 
@@ -527,28 +520,23 @@ def identity_projection(width: int) -> WeightMap:
     return WeightMap({"projection_dim": width}, {"projection/kernel": kernel})
 
 
-def _stored_projection(width: int, units: int) -> WeightMap:
-    """A projection that is written as a head, whose bias has to be zero."""
-
-    def convert(kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        if np.any(bias):
-            raise ValueError(
-                f"Expected a zero bias, as timm writes it, in a head with as many units as CLIP's "
-                f"projection. Received: {HEAD[1]!r} up to {np.abs(bias).max():.3g}"
-            )
-        return kernel.T
-
-    kernel = Transform({HEAD[0]: (units, width), HEAD[1]: (units,)}, convert)
-    return WeightMap({"projection_dim": units}, {"projection/kernel": kernel})
-
-
 def _clip_projection(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
     """The projection, which returns the class token where the file has none, and the head."""
     classes = dims(tensors, HEAD[1], 1)[0] if HEAD[1] in tensors else None
     as_projection = PROJECTIONS.get(width, 0)
     if classes is not None and classes == as_projection and options.num_classes != 0:
-        new = WeightMap({"num_classes": options.num_classes}, new=("head/*",))
-        return _stored_projection(width, classes) | new
+        # It is written as a head, whose bias has to be zero.
+        def convert(kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
+            if np.any(bias):
+                raise ValueError(
+                    f"Expected a zero bias, as timm writes it, in a head with as many units as "
+                    f"CLIP's projection. Received: {HEAD[1]!r} up to {np.abs(bias).max():.3g}"
+                )
+            return kernel.T
+
+        kernel = Transform({HEAD[0]: (classes, width), HEAD[1]: (classes,)}, convert)
+        arguments = {"projection_dim": classes, "num_classes": options.num_classes}
+        return WeightMap(arguments, {"projection/kernel": kernel}, new=("head/*",))
     return embedding_head(tensors, width, options, "head") | identity_projection(width)
 
 
@@ -569,17 +557,19 @@ def convert_siglip(tensors: Tensors, options: LoadOptions) -> Conversion:
     width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")
     options.require_pooling("map")
     heads = infer_num_heads(width, count_layers(inside), options, published=SIGLIP_HEADS)
-    mapping = ends_map(f"{PATCHES}\nnorm norm norm D", width, patch, channels)
-    mapping |= patch_positions_map(inside, "pos_embed", patch, channels, options)
-    mapping |= blocks_map(inside, width)
-    if "activation" in mapping.arguments:
+    blocks = blocks_map(inside, width)
+    if "activation" in blocks.arguments:
         raise ValueError("Expected a SigLIP whose MLP has a GELU. Received: one with a gated MLP")
-    sizes = {"D": width, "M": mapping.arguments["mlp_dim"]}
-    mapping |= read_table(POOLING, TORCH, sizes, "attn_pool.{}", "pooling/{}")
-    mapping |= {"num_heads": heads}
-    mapping |= {"activation": options.activation} if options.activation else {}
-    mapping |= embedding_head(inside, width, options, "head")
-    mapping = mapping.under(prefix) | WeightMap(unused=SIGLIP_PREFIXES[prefix])
+    sizes = {"D": width, "M": blocks.arguments["mlp_dim"]}
+    mapping = (
+        ends_map(f"{PATCHES}\nnorm norm norm D", width, patch, channels)
+        | patch_positions_map(inside, "pos_embed", patch, channels, options)
+        | blocks
+        | read_table(POOLING, TORCH, sizes, "attn_pool.{}", "pooling/{}")
+        | {"num_heads": heads}
+        | ({"activation": options.activation} if options.activation else {})
+        | embedding_head(inside, width, options, "head")
+    ).under(prefix) | WeightMap(unused=SIGLIP_PREFIXES[prefix])
     return Conversion("SigLIPViT", mapping, "bicubic", HALF)
 
 
@@ -590,7 +580,7 @@ MIXER_NAMES = {"blocks.0.mlp_tokens.fc1.weight", "stem.proj.weight"}
 # In this order: files of SigLIP, BEiT and DINOv3 have all names that a ViT of timm has.
 FAMILIES = (
     Family("SigLIP", is_siglip, convert_siglip),
-    Family("BEiT", _is_beit, convert_beit),
+    Family("BEiT", lambda t: SHARED_TABLE in t or f"blocks.0.{TABLE}" in t, convert_beit),
     Family("DINOv3 in timm's names", _is_dinov3, convert_dinov3),
     Family("CLIP in timm's names", CLIP_NAMES.issubset, convert_clip, activation=True),
     Family(

@@ -10,13 +10,15 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from functools import partial
+from string import ascii_uppercase, digits
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from einops import rearrange
 
 from vit_tf.checkpoints.archives import TensorInfo
+from vit_tf.common.names import format_list
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
 
@@ -26,13 +28,19 @@ CLIP = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
     "std": (0.26862954, 0.26130258, 0.27577711),
 }
-MOST_LAYERS, MOST_STAGES = 1000, 10
-MOST_SHOWN = 8  # names of a kind, or values, in an error
+MOST_LAYERS = 1000
 CONSTANT_TOLERANCE = 0.01  # relative, of values that some files have in bfloat16
 QKV = ("query", "key", "value")
 # Heads by width and number of layers, which no tensor's shape shows: those of published sizes.
-HEADS = {(192, 12): 3, (384, 12): 6, (512, 12): 8, (768, 12): 12, (1024, 24): 16, (1280, 32): 16}
-HEADS |= {(1536, 40): 24}
+HEADS = {
+    (192, 12): 3,
+    (384, 12): 6,
+    (512, 12): 8,
+    (768, 12): 12,
+    (1024, 24): 16,
+    (1280, 32): 16,
+    (1536, 40): 24,
+}
 # The same of CLIP (OpenAI, open_clip and timm 1.0.31).
 CLIP_HEADS = HEADS | {(896, 12): 14, (1408, 40): 16, (1664, 48): 16}
 
@@ -252,17 +260,6 @@ def _part(fused: np.ndarray, index: int, count: int) -> np.ndarray:
     return rearrange(fused, axes, part=count)[index]
 
 
-def _fused_unbiased(name: str, paths: str, width: int) -> dict[str, Transform]:
-    biases = {f"{path}/bias": no_bias(width) for path in paths.split(",")}
-    return _fused(name, paths, width, ("weight",)) | biases
-
-
-def _fused_keyless(name: str, paths: str, width: int) -> dict[str, Transform]:
-    """The same of keys without a bias."""
-    weights = _fused(name, paths, width)
-    return {path: transform for path, transform in weights.items() if not path.endswith("key/bias")}
-
-
 def _gate(
     names: str, path: str, inputs: int, hidden: int, bias: bool = True
 ) -> dict[str, Transform]:
@@ -291,28 +288,19 @@ TORCH = {
     "patches": _layer("i o h=w", _CONV, _BIAS),
     "fused": _fused,
     "fused_kernels": partial(_fused, ends=("weight",)),
-    "fused_unbiased": _fused_unbiased,
-    "fused_keyless": _fused_keyless,
+    "fused_unbiased": lambda name, paths, width: (
+        _fused(name, paths, width, ("weight",))
+        | {f"{path}/bias": no_bias(width) for path in paths.split(",")}
+    ),
+    # Keys have no bias.
+    "fused_keyless": lambda name, paths, width: {
+        path: transform
+        for path, transform in _fused(name, paths, width).items()
+        if not path.endswith("key/bias")
+    },
     "gate": _gate,
     "gate_unbiased": partial(_gate, bias=False),
 }
-
-
-def _to_heads(name: str, path: str, width: int, heads: int) -> dict[str, Transform]:
-    """A projection to the heads' channels."""
-    kernel = partial(rearrange, pattern="i head c -> i (head c)")
-    bias = partial(rearrange, pattern="head c -> (head c)")
-    split = (heads, width // heads)
-    return {
-        f"{path}/kernel": Transform({f"{name}/kernel": (width, *split)}, kernel),
-        f"{path}/bias": Transform({f"{name}/bias": split}, bias),
-    }
-
-
-def _from_heads(name: str, path: str, width: int, heads: int) -> dict[str, Transform]:
-    flat = partial(rearrange, pattern="head c o -> (head c) o")
-    kernel = Transform({f"{name}/kernel": (heads, width // heads, width)}, flat)
-    return {f"{path}/kernel": kernel, f"{path}/bias": Transform({f"{name}/bias": (width,)})}
 
 
 _flax = partial(_layer, dot="/")
@@ -325,35 +313,32 @@ FLAX = {
     "kernel": _flax("... o", ("kernel", "kernel", "... o")),
     "linear": _flax("... o", ("kernel", "kernel", "... o"), ("bias", "bias", "o")),
     "linear_1x1": _flax("i o", ("kernel", "kernel", "1 1 i o -> i o"), ("bias", "bias", "o")),
-    "to_heads": _to_heads,
-    "from_heads": _from_heads,
+    # Projections to the channels of heads, and from these.
+    "to_heads": _flax(
+        "i head c",
+        ("kernel", "kernel", "i head c -> i (head c)"),
+        ("bias", "bias", "head c -> (head c)"),
+    ),
+    "from_heads": _flax(
+        "head c o", ("kernel", "kernel", "head c o -> (head c) o"), ("bias", "bias", "o")
+    ),
 }
-
-
-@lru_cache(maxsize=256)
-def _rows(table: str) -> list[list[str]]:
-    return [row.split() for row in table.splitlines() if row.strip()]
 
 
 def read_table(
     table: str, kinds: Kinds, sizes: Sizes, name: str = "{}", path: str = "{}"
 ) -> WeightMap:
     """The `WeightMap` of rows of name, path, kind and sizes, `{}` of `name` and `path` filled."""
-    weights = {}
-    for stored, ours, kind, *shape in _rows(table):
-        numbers = [_size(size, sizes) for size in shape]
+    weights, units = {}, {"": 1, **sizes}
+    for stored, ours, kind, *shape in (row.split() for row in table.splitlines() if row.strip()):
+        # A size is a number, a letter, or both, such as "4I".
+        numbers = [int(n.rstrip(ascii_uppercase) or 1) * units[n.lstrip(digits)] for n in shape]
         stored, ours = (
             ",".join(outer.format(part) for part in inner.split(","))
             for outer, inner in ((name, stored), (path, ours))
         )
         weights |= kinds[kind](stored, ours, *numbers)
     return WeightMap(weights=weights)
-
-
-def _size(size: str, sizes: Sizes) -> int:
-    # The sizes in the tables of this package all are of this form.
-    factor, letter = cast(re.Match[str], re.fullmatch(r"(\d*)([A-Z]?)", size)).groups()
-    return int(factor or 1) * (sizes[letter] if letter else 1)
 
 
 def read_blocks(
@@ -415,6 +400,31 @@ def head_map(
     )
 
 
+def tanh_head_map(
+    tensors: Tensors, width: int, options: LoadOptions, layer: str, kinds: Kinds = TORCH
+) -> WeightMap:
+    """The head, and the layer of tanh before it, which is left out with a head that is replaced."""
+    dot = "." if kinds is TORCH else "/"
+    if f"{layer}{dot}bias" not in tensors:
+        return head_map(tensors, width, options, "head", kinds)
+    inner = dims(tensors, f"{layer}{dot}bias", 1)[0]
+    head = head_map(tensors, inner, options, "head", kinds)
+    if head.new and options.num_classes is not None:
+        head = head_map(tensors, width, options, "head", kinds)
+        return head | WeightMap(unused=(f"{layer}{dot}*",))
+    before = read_table(f"{layer} pre_logits linear D R", kinds, {"D": width, "R": inner})
+    return before | {"representation_dim": inner} | head
+
+
+def two_heads_map(
+    tensors: Tensors, width: int, options: LoadOptions, head: str, distillation_head: str
+) -> WeightMap:
+    """The head of the class token and that of the token of distillation."""
+    other = head_map(tensors, width, options, distillation_head)
+    both = head_map(tensors, width, options, head) | other.renamed("head/", "distillation_head/")
+    return both | {"distillation": "heads"}
+
+
 def measured_as_module(architecture: str = "NAME") -> str:
     """The part of an error that shows the code to measure a model as a module of timm."""
     call = f"timm.create_model({architecture!r}, pretrained=True)"
@@ -460,7 +470,7 @@ def dims(tensors: Tensors, name: str, axes: int) -> tuple:
     if name not in tensors:
         raise ValueError(
             f"The checkpoint has no tensor {name!r}, which determines the size of the model. "
-            f"It has: {first_names(tensors)}"
+            f"It has: {format_list(sorted(tensors))}"
         )
     shape = tensors[name].shape
     if len(shape) != axes or min(shape, default=1) < 1:
@@ -477,17 +487,10 @@ def patch_dims(tensors: Tensors, kernel: str) -> tuple:
     return width, channels, square(tensors, kernel, *patch)
 
 
-def first_names(tensors: Tensors, count: int = 6) -> str:
-    """The first names of a file's tensors, and how many more there are."""
-    names = sorted(tensors)
-    more = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(ascii(name) for name in names[:count]) + more
-
-
 def count_layers(tensors: Tensors, pattern: str = r"blocks\.(\d+)\.") -> int:
     """Number of different numbers that the group of a regular expression takes in the names."""
     matches = (re.match(pattern, name) for name in tensors)
-    return at_most(len({match[1] for match in matches if match}), MOST_LAYERS, "layers")
+    return len({match[1] for match in matches if match})
 
 
 def count_units(tensors: Tensors, pattern: str, first: int = 1) -> tuple:
@@ -496,9 +499,7 @@ def count_units(tensors: Tensors, pattern: str, first: int = 1) -> tuple:
     for match in (re.match(pattern, name) for name in tensors):
         if match:
             stages.setdefault(match[1], set()).add(match[2])
-    at_most(len(stages), MOST_STAGES, "stages")
-    units = [len(stages.get(str(stage + first), ())) for stage in range(len(stages))]
-    return tuple(at_most(depth, MOST_LAYERS, "units") for depth in units)
+    return tuple(len(stages.get(str(stage + first), ())) for stage in range(len(stages)))
 
 
 def at_most(number: int, most: int, unit: str) -> int:
@@ -537,7 +538,7 @@ def fill(variables: Variables, archive: TensorFile, mapping: WeightMap) -> None:
 
 def _shown(values: np.ndarray) -> str:
     """The first few of some values."""
-    return np.array2string(np.ravel(values)[:MOST_SHOWN], precision=3, separator=", ")
+    return np.array2string(np.ravel(values)[:8], precision=3, separator=", ")
 
 
 def _assign(
@@ -569,7 +570,7 @@ def check(archive: TensorFile, mapping: WeightMap, variables: Variables | None =
             for name in archive.tensors
             if name not in {*used, *mapping.constants} and not _matches(name, mapping.unused)
         ),
-        "misshapen": sorted(_misshapen(variables, archive.tensors, wanted)),
+        "misshapen": sorted(_misshapen(archive.tensors, wanted)),
         "weights without a source": sorted(
             name
             for name in variables or ()
@@ -577,7 +578,11 @@ def check(archive: TensorFile, mapping: WeightMap, variables: Variables | None =
         ),
     }
     if any(problems.values()):
-        received = "; ".join(_counted(kind, names) for kind, names in problems.items() if names)
+        received = "; ".join(
+            f"{kind} ({len(names)}): {format_list(names)}"
+            for kind, names in problems.items()
+            if names
+        )
         raise ValueError(
             f"Expected the tensors of {archive.path!r} to match the weights of the model one "
             f"to one. "
@@ -597,41 +602,17 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _misshapen(
-    variables: Variables | None, infos: Tensors, wanted: Mapping[str, Transform]
-) -> set[str]:
-    """What is wrong with shapes and dtypes, a line for each tensor or weight."""
+def _misshapen(infos: Tensors, wanted: Mapping[str, Transform]) -> set[str]:
+    """What is wrong with shapes and dtypes, a line for each tensor."""
     wrong = set()
-    for name, transform in wanted.items():
-        present = {tensor for tensor in transform.tensors if tensor in infos}
-        unfit = {t for t in present if infos[t].shape != tuple(transform.tensors[t])}
-        wrong |= {
-            f"{t!r} of {infos[t].shape}, expected {tuple(transform.tensors[t])}" for t in unfit
-        }
-        wrong |= {
-            f"{t!r} of {infos[t].dtype}, expected floats"
-            for t in present
-            if "float" not in infos[t].dtype
-        }
-        if variables is not None and len(present) == len(transform.tensors) and not unfit:
-            wrong |= _misconverted(name, transform, tuple(variables[name].shape))
+    for transform in wanted.values():
+        for name, shape in transform.tensors.items():
+            info = infos.get(name)
+            if info is not None and info.shape != tuple(shape):
+                wrong.add(f"{name!r} of {info.shape}, expected {tuple(shape)}")
+            if info is not None and "float" not in info.dtype:
+                wrong.add(f"{name!r} of {info.dtype}, expected floats")
     return wrong
-
-
-def _misconverted(name: str, made: Transform, expected: tuple[int, ...]) -> set[str]:
-    """Tries a conversion on zeros of the tensors' shapes, each a view of a single number."""
-    zeros = [np.broadcast_to(np.float32(0), shape) for shape in made.tensors.values()]
-    try:
-        shape = np.shape(made.convert(*zeros))
-    except ValueError as error:
-        return {f"weight {name!r}: {error}"}
-    return set() if shape == expected else {f"weight {name!r} of {expected}, converted to {shape}"}
-
-
-def _counted(kind: str, names: list[str]) -> str:
-    shown = ", ".join(str(name) for name in names[:MOST_SHOWN])
-    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-    return f"{kind} ({len(names)}): {shown}{more}"
 
 
 class TokenNames(NamedTuple):

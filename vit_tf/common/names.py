@@ -16,7 +16,6 @@ import lazy_loader
 PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
 Value = TypeVar("Value")
 NAMED = 10
-SIMILAR = 0.6  # of two words, of which one may be a slip for the other
 # Least share of letters in common with a near match, and how far it may be behind the nearest.
 _NEAR, _BESIDE = 0.7, 0.1
 
@@ -52,10 +51,10 @@ def file_error(error: Exception, path: object) -> str:
     return words
 
 
-def unknown_name(what: str, received: object, known: Iterable, near: Iterable = ()) -> ValueError:
+def unknown_name(what: str, received: object, known: Iterable) -> ValueError:
     """The `ValueError` for a name that is not in a list, with near matches."""
     known = [str(name) for name in known]
-    near = near or near_names(str(received), known)
+    near = near_names(str(received), known)
     hint = (
         f"Did you mean {format_list(near)}?" if near else f"Expected one of: {format_list(known)}"
     )
@@ -115,7 +114,7 @@ def match(patterns: Iterable, names: Iterable) -> tuple[str, ...]:
     """The names that fit any of the patterns; a ValueError for a pattern that fits none."""
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            raise unknown_name("layer or pattern", pattern, names, _near_pattern(pattern, names))
+            raise unknown_name("layer or pattern", pattern, names)
     return tuple(n for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns))
 
 
@@ -132,27 +131,6 @@ def as_patterns(patterns: Iterable) -> tuple[str, ...]:
                 f"Expected tap patterns to be text, such as 'block*/mlp/sum'. Received: {pattern!r}"
             )
     return tuple(flat)
-
-
-def _near_pattern(pattern: str, names: Iterable) -> list[str]:
-    """The names, 5 at most, in which every word of a pattern is nearly found, the nearest first."""
-
-    def words(text: str) -> list[str]:
-        return re.findall(r"[a-z]+|[0-9]+", text.lower())
-
-    def nearness(word: str, name: str) -> float:
-        return max((difflib.SequenceMatcher(None, word, w).ratio() for w in words(name)), default=0)
-
-    near = []
-    for name in map(str, names):
-        word_nearness = [nearness(word, name) for word in words(pattern)]
-        # Numbers may differ altogether: block12 is near block11.
-        letters = [
-            n for n, word in zip(word_nearness, words(pattern), strict=True) if word.isalpha()
-        ]
-        if letters and min(letters) >= SIMILAR:
-            near.append((-sum(word_nearness), name))
-    return [name for _, name in sorted(near, key=lambda pair: pair[0])][:5]
 
 
 def as_names(names: str | Iterable[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
@@ -10,7 +11,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
 from vit_tf.data.batches import SIZE_NEEDED, explained_batches, require_finite_length
 from vit_tf.data.bundled import NAME, photographs
@@ -22,7 +22,7 @@ from vit_tf.data.equal_batches import (
     batch_arrays,
     cut_examples,
 )
-from vit_tf.data.files import is_remote, require_file, require_utf8
+from vit_tf.data.files import is_remote
 from vit_tf.data.folder import ImageFiles, decode_file, scan
 from vit_tf.data.imaging import framing_of, pixels_of
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing, require_levels
@@ -79,8 +79,7 @@ def batch_images(
         >>> [len(batch) for batch in batches]
         [67, 66]
     """
-    made = as_images(images, preprocessing, rule)
-    return made if isinstance(made, tf.data.Dataset) else batch_arrays(made, rule)
+    return batch_arrays(as_images(images, preprocessing, rule), rule)
 
 
 def in_known_form(images: Any) -> Any:
@@ -91,14 +90,23 @@ def in_known_form(images: Any) -> Any:
     if isinstance(images, tuple) and images and not isinstance(images[0], int | float):
         return (in_known_form(images[0]), *map(_from_torch, images[1:]))
     if isinstance(images, keras.utils.PyDataset):
-        return _from_py_dataset(images)
+        count = cast(keras.utils.PyDataset, images).num_batches
+        if count is None:
+            raise ValueError("Expected a PyDataset of finite length. Received: one without __len__")
+        return _from_batches(lambda: (images[number] for number in range(count)), count)
+    torch_data = getattr(sys.modules.get("torch"), "utils", None)
+    if torch_data is not None and isinstance(images, torch_data.data.Dataset):
+        images = torch_data.data.DataLoader(images, BATCH_SIZE)
+    if torch_data is not None and isinstance(images, torch_data.data.DataLoader):
+        return _from_batches(lambda: map(_from_loader, images), len(images))
     if isinstance(images, Mapping):
         image, label = _keys_of(images)
         return in_known_form((images[image], images[label]) if label else images[image])
     if isinstance(images, list) and images and all(isinstance(x, Mapping) for x in images):
         rows = cast(list[Mapping], images)
         return in_known_form({key: [row[key] for row in rows] for key in rows[0]})
-    if isinstance(images, list) and images and all(_is_labelled(x) for x in images):
+    # Pairs of an image and its label, as data sets of PyTorch hold them.
+    if isinstance(images, list) and images and all(isinstance(x, tuple) for x in images):
         alone, labels = zip(*images, strict=True)
         return in_known_form((list(alone), np.array(labels)))
     if hasattr(images, "to_numpy") and getattr(images, "ndim", None) == 1:
@@ -130,12 +138,6 @@ def in_known_form(images: Any) -> Any:
     return array
 
 
-def _is_labelled(example: Any) -> bool:
-    """Whether a member of a list is a pair of an image and its label."""
-    is_pair = isinstance(example, tuple) and len(example) == 2
-    return is_pair and isinstance(example[1], int | np.integer)
-
-
 def is_one_image(images: Any) -> bool:
     """Whether this is an array of one image in colours, a PIL image or the path of a file."""
     if isinstance(images, str | os.PathLike):
@@ -146,27 +148,18 @@ def is_one_image(images: Any) -> bool:
 
 def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
     """Images of (height, width) with an axis of channels, where a model takes grey images."""
-    images = in_known_form(images)
-    if isinstance(images, tuple):
-        return (with_channel_axis(images[0], image_shape), *images[1:]) if images else images
-    is_dataset = isinstance(images, tf.data.Dataset)
-    shape = _image_spec(_as_pair(images)).shape if is_dataset else getattr(images, "shape", ())
+    images, shape = in_known_form(images), getattr(_without_labels(images), "shape", ())
     if getattr(shape, "rank", 0) is None or len(shape) != 3 or image_shape[2:] not in ((), (1,)):
         return images
     sizes = zip(shape[1:], image_shape[:2], strict=True)
     if any(None not in pair and pair[0] != pair[1] for pair in sizes):
         return images
+    if isinstance(images, tuple):
+        return (with_channel_axis(images[0], image_shape), *images[1:])
     if not isinstance(images, tf.data.Dataset):
         return images[..., None]
-    names = getattr(images, "class_names", None)
-    images = _as_pair(images)
-    is_pair = isinstance(images.element_spec, tuple)
-    extended = images.map(
-        lambda batch, *others: (batch[..., None], *others) if is_pair else batch[..., None]
-    )
-    if names is not None:
-        extended.class_names = names
-    return extended
+    extended = _map_images(_as_pair(images), lambda batch: batch[..., None])
+    return _with_class_names(extended, images)
 
 
 def _from_torch(values: Any) -> Any:
@@ -194,31 +187,26 @@ def _key_of(values: Mapping, usual: Sequence[str]) -> str:
     return keys[0]
 
 
-def _from_py_dataset(data: keras.utils.PyDataset) -> tf.data.Dataset:
-    """The batches of a `keras.utils.PyDataset` of known length."""
-    if data.num_batches is None:
-        raise ValueError("Expected a PyDataset of finite length. Received: one without __len__")
+def _from_loader(batch: Any) -> Any:
+    """A batch of a `torch.utils.data.DataLoader` as arrays: images, or images and labels."""
+    return in_known_form(tuple(batch) if isinstance(batch, list) else batch)
+
+
+def _from_batches(read: Callable[[], Iterator[Any]], count: int) -> tf.data.Dataset:
+    """The batches that a function reads, as a data set of known length."""
 
     def spec_of(values: Any) -> tf.TensorSpec:
         values = np.asarray(values)
         return tf.TensorSpec((None, *values.shape[1:]), values.dtype)
 
-    def read() -> Iterator[Any]:
-        return (data[number] for number in range(data.num_batches))
-
-    signature = tf.nest.map_structure(spec_of, data[0])
+    signature = tf.nest.map_structure(spec_of, next(iter(read())))
     batches = tf.data.Dataset.from_generator(read, output_signature=signature)
-    return batches.apply(tf.data.experimental.assert_cardinality(data.num_batches))
+    return batches.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def is_raw(images: Any) -> bool:
     """Whether images are files, PIL images or of 8 bits, which a model's preprocessing is for."""
-    images = in_known_form(images)
-    if isinstance(images, tf.data.Dataset):
-        leaves = tf.nest.flatten(_as_pair(images).element_spec)
-        return bool(leaves) and leaves[0].dtype.is_integer
-    if isinstance(images, tuple):
-        images = images[0] if images else images
+    images = _without_labels(images)
     if isinstance(images, list):
         return any(is_raw(image) for image in images)
     if isinstance(images, str | os.PathLike) or _is_pillow(images):
@@ -230,10 +218,7 @@ def size_of_floats(images: Any) -> tuple[int, int] | None:
     """(height, width) of images that a model takes as they are; None for raw ones, or several."""
     if is_raw(images):
         return None
-    images = in_known_form(images)
-    if isinstance(images, tf.data.Dataset):
-        images = tf.nest.flatten(_as_pair(images).element_spec)[0]
-    images = images[0] if isinstance(images, tuple) and images else images
+    images = _without_labels(images)
     if isinstance(images, list):
         sizes = {size_of_floats(image) for image in images}
         return sizes.pop() if len(sizes) == 1 else None
@@ -243,12 +228,19 @@ def size_of_floats(images: Any) -> tuple[int, int] | None:
     return shape[-3], shape[-2]
 
 
+def _without_labels(images: Any) -> Any:
+    """Images in a known form without what follows them; the `tf.TensorSpec` of a data set's."""
+    images = in_known_form(images)
+    if isinstance(images, tf.data.Dataset):
+        return tf.nest.flatten(_as_pair(images).element_spec)[0]
+    return _without_labels(images[0]) if isinstance(images, tuple) and images else images
+
+
 def as_images(
     images: Any, preprocessing: Prepares | None = None, rule: BatchRule = IN_ORDER
 ) -> np.ndarray | tuple | tf.data.Dataset:
     """`batch_images`, with images that are in memory as an array or a tuple of arrays."""
     # 8-bit and PIL images and files get the preprocessing; None leaves integers as they are.
-    leave_gpus_to_jax()
     images = in_known_form(images)
     if isinstance(images, tf.data.Dataset):
         return _from_dataset(images, preprocessing, rule)
@@ -266,21 +258,19 @@ def as_images(
         return (converted, *rest[: len(rest) - _ends_in_weights(rest)])
     if isinstance(images, str | os.PathLike):
         return _from_path(images, preprocessing, rule)
-    if isinstance(images, list):
+    if isinstance(images, list) or _is_pillow(images):
+        images = images if isinstance(images, list) else [images]
         return _from_list(images, preprocessing, rule)
-    if _is_pillow(images):
-        pixels = pixels_of(images, channels=_num_decoded(preprocessing))
-        return _prepared(pixels, preprocessing)[None]
     if not hasattr(images, "shape") or not hasattr(images, "dtype"):
         hint = "; several models are one list: [model, other]" if callable(images) else ""
+        if hasattr(images, "columns"):
+            hint = "; pass its columns of paths and labels: (frame['path'], frame['label'])"
+        if hasattr(images, "__next__"):
+            hint = "; concatenate its batches, or call tf.data.Dataset.from_generator"
         raise ValueError(
-            "Expected images to be an array, a PIL image, a path, a folder, a list of these, or a "
-            f"tf.data.Dataset. Received: {type(images).__name__}{hint}"
+            "Expected images to be an array, a PIL image, a path, a folder, a list of these, a "
+            f"DataLoader of PyTorch or a tf.data.Dataset. Received: {type(images).__name__}{hint}"
         )
-    if np.ma.is_masked(images):
-        raise ValueError("Expected images without masked values. Received: a masked array")
-    if tf.as_dtype(images.dtype).is_complex:
-        raise ValueError(f"Expected images of real numbers. Received: type {images.dtype}")
     if len(images.shape) == 3 and images.shape[-1] in CHANNELS:
         images = images[None]
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:
@@ -293,7 +283,6 @@ def _from_path(
     path: str | os.PathLike, preprocessing: Prepares | None, rule: BatchRule
 ) -> np.ndarray | tf.data.Dataset:
     text = os.path.expanduser(os.fspath(path))
-    require_utf8(text)
     if not _is_there(text):
         raise ValueError(f"Image file or folder not found: {without_password(text)!r}.")
     if not (tf.io.gfile.isdir(text) if is_remote(text) else os.path.isdir(text)):
@@ -352,8 +341,6 @@ def _from_list(
         preprocessing = _require_preprocessing(preprocessing)
         paths = [os.path.expanduser(os.fspath(path)) for path in images]
         for path in paths:
-            require_utf8(path)
-            require_file(path)
             if not _is_there(path):
                 raise ValueError(f"Image file not found: {without_password(path)!r}.")
         labels = np.full(len(paths), -1, np.int32)
@@ -402,8 +389,7 @@ def _from_dataset(
 ) -> tf.data.Dataset:
     """A data set as batches of images, or of tuples that begin with them."""
     require_finite_length(dataset)  # here, as some measurements read all labels or scores first
-    names, dataset = getattr(dataset, "class_names", None), _as_pair(dataset)
-    changed = _with_known_rank(dataset)
+    changed = _with_known_rank(_as_pair(dataset))
     shape = _image_spec(changed).shape
     is_single = shape.rank == 3 and shape[2] in (*CHANNELS, None)
     # Single images are prepared before they are batched, as they may differ in size.
@@ -418,12 +404,16 @@ def _from_dataset(
     spec = changed.element_spec
     if isinstance(spec, tuple) and _ends_in_weights(spec[1:]):
         changed = changed.map(lambda *batch: batch[:-1])
-    spec = changed.element_spec
     if isinstance(spec, tuple) and len(spec) > 1 and _is_label_column(spec[1]):
         changed = changed.map(lambda images, labels, *rest: (images, labels[:, 0], *rest))
-    if names is not None and changed is not dataset:
-        changed.class_names = names
-    return changed
+    return _with_class_names(changed, dataset)
+
+
+def _with_class_names(dataset: tf.data.Dataset, origin: tf.data.Dataset) -> tf.data.Dataset:
+    """A data set with the `class_names` of the one that it was made of, if that has any."""
+    if getattr(origin, "class_names", None) is not None:
+        dataset.class_names = origin.class_names
+    return dataset
 
 
 def _map_images(dataset: tf.data.Dataset, prepare: Callable) -> tf.data.Dataset:
@@ -440,24 +430,13 @@ def _with_known_rank(dataset: tf.data.Dataset) -> tf.data.Dataset:
     if _image_spec(dataset).shape.rank is not None:
         return dataset
 
-    def with_rank(*batch: tf.Tensor) -> Any:
-        images, *others = batch
-        checks = [
-            tf.debugging.assert_rank(
-                images,
-                4,
-                "Expected batches of images of shape (example, height, width, channel) from a data "
-                "set of unknown rank: call dataset.batch(...) if they are single images, or pass "
-                "output_signature= in place of output_types= to Dataset.from_generator",
-            )
-        ]
-        with tf.control_dependencies(checks):
-            images = tf.ensure_shape(images, [None] * 4)
-        others = [
+    def with_rank(images: tf.Tensor, *others: tf.Tensor) -> Any:
+        labels = [
             tf.ensure_shape(x, [None]) if x.shape.rank is None and x.dtype.is_integer else x
             for x in others
         ]
-        return (images, *others) if others else images
+        images = tf.ensure_shape(images, [None] * 4)
+        return (images, *labels) if labels else images
 
     return dataset.map(with_rank)
 
@@ -472,15 +451,13 @@ def _as_pair(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return dataset.map(lambda example: (example[image], example[label]))
     # The inputs and targets of a model by name, as `fit` takes them.
     if isinstance(spec, tuple) and any(isinstance(part, dict) for part in spec[:2]):
-
-        def without_names(*parts: Any) -> Any:
-            values = [
-                part[_key_of(part, keys)] if isinstance(part, dict) else part
-                for part, keys in zip(parts, (IMAGE_KEYS, LABEL_KEYS), strict=False)
-            ]
-            return (*values, *parts[2:]) if len(values) > 1 else values[0]
-
-        return dataset.map(without_names)
+        keys = (IMAGE_KEYS, *[LABEL_KEYS] * (len(spec) - 1))
+        return dataset.map(
+            lambda *parts: tuple(
+                part[_key_of(part, usual)] if isinstance(part, dict) else part
+                for part, usual in zip(parts, keys, strict=True)
+            )
+        )
     return dataset
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from vit_tf.common.names import as_sizes
 from vit_tf.data.batches import ImageMap, RandomNumbers, ResumableDataset, seeds_of_batches
+from vit_tf.data.labels import require_labels
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.rand_augment import RandAugment, make_rand_augment
 
@@ -99,33 +100,27 @@ def augment(
     mapped = None
     if (flip or strengthen) and not (shift or crop) and isinstance(dataset, ResumableDataset):
         mapped = dataset.map_images(_image_map(flip, strengthen, seeds_of_batches(seed)))
-    steps = []
-    if mapped is None:
-        steps.append(functools.partial(_one_by_one, shift=shift, crop=crop, flip=flip))
-    if mapped is None and strengthen:
-        steps.append(lambda images, labels, seed: (strengthen.augment(images, seed + 11), labels))
-    if layers:
-        steps.append(functools.partial(_apply_layers, layers=layers))
-    if erase:
-        steps.append(
-            lambda images, labels, seed: (
-                random_erasing(images, erase, seed + 15, noise=erase_noise),
-                labels,
-            )
-        )
     mixers = [
         functools.partial(mixer, alpha=alpha, per_batch=mix_per_batch)
         for mixer, alpha in ((mixup_batch, mixup), (cutmix_batch, cutmix))
         if alpha
     ]
-    if mixers:
-        steps.append(functools.partial(mix_batch, mixers=mixers))
 
+    # Each step draws from seeds that the others do not take.
     def apply(batch: tuple, seed: tf.Tensor) -> tuple:
         images, labels, *weights = batch
         labels = _one_hot(labels, num_classes)
-        for step in steps:
-            images, labels = step(images, labels, seed)
+        if mapped is None:
+            images = random_shift(images, shift, seed) if shift else images
+            images = random_crop(images, crop, seed) if crop else images
+            images = random_flip(images, seed) if flip else images
+            images = strengthen.augment(images, seed + 11) if strengthen else images
+        if layers:
+            images, labels = _apply_layers(images, labels, layers)
+        if erase:
+            images = random_erasing(images, erase, seed + 15, noise=erase_noise)
+        if mixers:
+            images, labels = mix_batch(images, labels, seed, mixers)
         return images, labels, *weights
 
     def make(dataset: tf.data.Dataset, draws: tf.data.Dataset) -> tf.data.Dataset:
@@ -160,7 +155,7 @@ MIXERS = ("MixUp", "CutMix", "FourierMix", "Mosaic")
 
 
 def _apply_layers(
-    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, layers: Sequence[Callable]
+    images: tf.Tensor, labels: tf.Tensor, layers: Sequence[Callable]
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Keras layers applied to images in [-1, 1] and labels of shape (example, class)."""
     shape, images = images.shape, (images + 1) * 127.5
@@ -174,19 +169,6 @@ def _apply_layers(
     images = tf.cast(images, tf.float32) / 127.5 - 1
     static = [new or old for new, old in zip(images.shape[1:], shape[1:], strict=True)]
     return tf.ensure_shape(images, (None, *static)), tf.cast(labels, tf.float32)
-
-
-def _one_by_one(
-    images: tf.Tensor,
-    labels: tf.Tensor,
-    seed: tf.Tensor,
-    shift: int,
-    crop: tuple[int, int] | None,
-    flip: bool,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    images = random_shift(images, shift, seed) if shift else images
-    images = random_crop(images, crop, seed) if crop else images
-    return random_flip(images, seed) if flip else images, labels
 
 
 def random_shift(images: tf.Tensor, pixels: int, seed: tf.Tensor) -> tf.Tensor:
@@ -277,12 +259,7 @@ def check_labels(labels: np.ndarray | tf.data.Dataset, num_classes: int) -> None
     if isinstance(labels, tf.data.Dataset):
         batches = labels.map(lambda images, labels: labels).as_numpy_iterator()
         labels = np.concatenate([np.ravel(batch) for batch in batches])
-    labels = np.asarray(labels)
-    if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
-        raise ValueError(
-            f"Expected labels to be in [0, {num_classes}), with num_classes={num_classes}. "
-            f"Received: labels from {labels.min()} to {labels.max()}"
-        )
+    require_labels(np.asarray(labels), num_classes)
 
 
 def _one_hot(labels: tf.Tensor, num_classes: int) -> tf.Tensor:

@@ -63,11 +63,8 @@ class Shard:
     def split_replicas(self, *batch: Any) -> tf.data.Dataset:
         """A data set of the examples of each of this worker's replicas in its shard of a batch."""
         count = tf.shape(tf.nest.flatten(batch)[0])[0]
-
-        def of_replica(replica: tf.Tensor) -> Any:
-            return Shard(replica, self.replicas).slice_batch(*batch)
-
-        return tf.data.Dataset.range(self.replicas, output_type=count.dtype).map(of_replica)
+        replicas = tf.data.Dataset.range(self.replicas, output_type=count.dtype)
+        return replicas.map(lambda replica: Shard(replica, self.replicas).slice_batch(*batch))
 
     def batch_indices(self, indices: np.ndarray, batch_size: int) -> np.ndarray:
         """The indices, of an array, that are in this shard of a batch of them."""
@@ -326,43 +323,15 @@ def words_of_assertion(error: tf.errors.OpError) -> str | None:
 
 def explained_batches(batches: Iterable) -> Iterator:
     """The elements of a data set, with a `ValueError` for an example that cannot be decoded."""
-    iterator = iter(batches)
-    while True:
-        try:
-            batch = next(iterator)
-        except StopIteration:
-            return
-        except tf.errors.InvalidArgumentError as error:
-            words = words_of_assertion(error)
-            if sizes := _SIZES_DIFFER.search(error.message):
-                words = f"{SIZE_NEEDED} Received: images of shapes {sizes[1]} and {sizes[2]}"
-            if not words:
-                raise
-            raise ValueError(words) from error
-        yield batch
-
-
-def inspect_first_batch(
-    dataset: tf.data.Dataset, spec: tf.TensorSpec, inspect: Callable[[np.ndarray], None]
-) -> ResumableDataset:
-    """A data set whose first batch of images is passed to a function when it is read."""
-
-    def inspect_and_return(images: tf.Tensor) -> tf.Tensor:
-        inspect(images.numpy())
-        return images
-
-    def inspect_if_first(number: tf.Tensor, batch: Any) -> Any:
-        images, *others = tf.nest.flatten(batch)
-        inspected = tf.cond(
-            tf.equal(number, 0),
-            lambda: tf.py_function(inspect_and_return, [images], spec.dtype),
-            lambda: images,
-        )
-        return tf.nest.pack_sequence_as(batch, [tf.ensure_shape(inspected, spec.shape), *others])
-
-    return ResumableDataset.from_sources(
-        lambda batches: batches.enumerate().map(inspect_if_first), dataset
-    )
+    try:
+        yield from batches
+    except tf.errors.InvalidArgumentError as error:
+        words = words_of_assertion(error)
+        if sizes := _SIZES_DIFFER.search(error.message):
+            words = f"{SIZE_NEEDED} Received: images of shapes {sizes[1]} and {sizes[2]}"
+        if not words:
+            raise
+        raise ValueError(words) from error
 
 
 def empty_batch(dataset: tf.data.Dataset) -> tf.data.Dataset:

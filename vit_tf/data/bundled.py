@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vit_tf.common.names import unknown_name
+from vit_tf.common.names import lookup
 
 NAME = "photographs"  # in place of images, or of the name of a data set
 FOLDER = Path(__file__).with_name(NAME)
@@ -33,13 +33,7 @@ def photographs(*names: str) -> list[str]:
     Raises:
         ValueError: if there is no photograph with a name.
     """
-    by_name = {path.stem: str(path) for path in sorted(FOLDER.glob("*.jpg"), key=_order)}
-    for name in names:
-        if name not in by_name:
-            raise unknown_name("photograph", name, by_name)
-    return [by_name[name] for name in names or by_name]
-
-
-def _order(path: Path) -> tuple[bool, str]:
-    """Photographs in alphabetical order, and then their crops."""
-    return "-crop" in path.stem, path.stem
+    # Photographs in alphabetical order, and then their crops.
+    stems = sorted((path.stem for path in FOLDER.glob("*.jpg")), key=lambda x: ("-crop" in x, x))
+    by_name = {stem: str(FOLDER / f"{stem}.jpg") for stem in stems}
+    return [lookup("photograph", name, by_name) for name in names or by_name]

@@ -54,11 +54,14 @@ IN_ORDER = BatchRule(keep_order=True)
 def batch_arrays(arrays: Any, rule: BatchRule = RANDOM) -> tf.data.Dataset:
     """Batches, by a rule, of an array or a tuple of arrays with one row for each example.
 
-    Rows are gathered when their batch is read, so that arrays are not copied as a whole.
+    A data set is returned as it is. Rows are gathered when their batch is read, so that arrays are
+    not copied as a whole.
 
     Raises:
         ValueError: if the arrays differ in their numbers of rows, or images are not finite.
     """
+    if isinstance(arrays, tf.data.Dataset):
+        return arrays
     leaves = arrays if isinstance(arrays, tuple) else (arrays,)
     counts = [leaf.shape[0] for leaf in leaves]
     if len(set(counts)) > 1:

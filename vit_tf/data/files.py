@@ -4,17 +4,15 @@ import contextlib
 import hashlib
 import logging
 import os
-import pickletools
 import re
 import secrets
 import socket
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import TypeAlias
 
 import filelock
 from etils import epath
@@ -31,49 +29,31 @@ Check: TypeAlias = Callable[[], None]
 SCHEMES = ("gs", "s3", "az", "hf")  # of addresses that `etils.epath` opens
 
 
-def write_whole(
-    path: str | os.PathLike, write: Callable[[Path], object], own_folders: int = 0
-) -> None:
+def write_whole(path: str | os.PathLike, write: Callable[[Path], object]) -> None:
     """Calls `write` with a path next to `path`, which may be an address, and renames what it wrote.
 
     Where writing fails, such as on a full disk, an older file stays and nothing else is left. A
-    link at `path` is replaced, not followed. The last `own_folders` folders of `path` are made by
-    this package inside of one that the user chose.
+    link at `path` is replaced, not followed.
 
     Raises:
-        ValueError: where `path` is something else than a file, or one of its own folders a link.
+        ValueError: where `path` is something else than a file.
     """
     if is_remote(path):
         write_remote(path, write)
         return
     path = Path(os.path.abspath(path))
-    # Whoever made such a link chose neither the folder behind it nor that its files are replaced.
-    for folder in path.parents[:own_folders]:
-        if folder.is_symlink():
-            raise ValueError(
-                f"{str(folder)!r} is a link to {os.readlink(folder)!r}, and files are not "
-                "written through links: remove it, or choose another output folder"
-            )
     if path.exists() and not path.is_file():
         raise ValueError(f"Cannot write {str(path)!r}: it exists and is not a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     try:
-        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         write(partial)
         _flush(partial, os.O_RDWR)
         os.replace(partial, path)
     except BaseException as error:
         # On a full disk the half file would take the space of the next try.
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        # HDF5 reports what the system refuses, such as to fill a full disk, in words.
-        is_of_system = isinstance(error, OSError | RuntimeError)
-        if is_of_system and (found := re.search(r"errno = (\d+)", str(error))):
-            number = int(found[1])
-            raise OSError(number, os.strerror(number), str(path)) from error
-        is_unnamed = getattr(error, "filename", "") in (None, str(partial), partial)
-        if isinstance(error, OSError) and error.errno and is_unnamed:
+        partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (str(partial), partial):
             error.filename = str(path)
         raise
     # A rename is on the disk only when its folder is; not every system can open a folder.
@@ -89,18 +69,6 @@ def partial_path(path: Path) -> Path:
 def is_leftover(name: str) -> bool:
     """Whether a name is that of a file of `write_whole`, which a kill may leave behind."""
     return bool(_LEFTOVER.fullmatch(name))
-
-
-def _remove_leftovers(folder: str) -> None:
-    """Removes the files in a folder and in its subfolders that killed processes left there."""
-    with os.scandir(folder) as entries:
-        inside = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    for directory in (folder, *inside):
-        # A subfolder that is not this user's holds nothing that this user's process left.
-        with contextlib.suppress(PermissionError), os.scandir(directory) as entries:
-            for entry in entries:
-                if is_leftover(entry.name) and entry.is_file(follow_symlinks=False):
-                    os.remove(entry.path)
 
 
 def _flush(path: str | os.PathLike, flags: int) -> None:
@@ -161,36 +129,31 @@ def only_process(folder: str | os.PathLike) -> Iterator[Check]:
     check; until then both may write.
 
     Raises:
-        ValueError: while another process uses the folder, or where `.lock` in it is not a file.
+        ValueError: while another process uses the folder.
     """
     if is_remote(folder):
         with _claimed(folder) as check:
             yield check
         return
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, _LOCK)
-    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-        raise ValueError(
-            f"Cannot lock the folder: {path!r} is a link, a folder or a device. Remove it, or "
-            "choose another output folder."
-        )
-    lock = filelock.FileLock(path)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / _LOCK)
     try:
         lock.acquire(blocking=False)
     except filelock.Timeout as error:
         raise ValueError(
-            f"Another process is using {os.fspath(folder)!r}: wait until it ends, or choose "
-            "another folder"
+            f"Another process is using {str(folder)!r}: wait until it ends, or choose another "
+            "folder"
         ) from error
     try:
-        _remove_leftovers(os.fspath(folder))
+        # What killed processes left in the folder and in its subfolders.
+        for path in (*folder.glob(f"{PARTIAL}*"), *folder.glob(f"*/{PARTIAL}*")):
+            if is_leftover(path.name) and path.is_file() and not path.is_symlink():
+                path.unlink()
         yield lambda: None
     finally:
-        # Removed before it is released: who has opened it meanwhile finds it without a name. A file
-        # with content is not of this package.
-        with contextlib.suppress(FileNotFoundError):  # of a folder that has vanished
-            if not os.path.getsize(path):
-                os.remove(path)
+        # Removed before it is released: who has opened it meanwhile finds it without a name.
+        (folder / _LOCK).unlink(missing_ok=True)
         lock.release()
 
 
@@ -200,23 +163,18 @@ def _claimed(folder: str | os.PathLike) -> Iterator[Check]:
     folder = as_path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path, mine = folder / _LOCK, f"{os.getpid()} on {socket.gethostname()}, {time.time():.6f}"
+
+    def holder() -> str:
+        return path.read_text() if path.exists() else "unknown"
+
     if path.exists():
-        process = path.read_bytes().decode(errors="replace")
-        if not re.fullmatch(r"\d+ on .*", process):
-            raise ValueError(
-                f"Cannot lock the folder: {without_password(path)!r} exists and was not "
-                "written by vit_tf"
-            )
         log.warning(
             "Taking over %r from process %s, which has ended without releasing it or is still "
             "running",
             without_password(folder),
-            process,
+            holder(),
         )
     path.write_text(mine)
-
-    def holder() -> str:
-        return path.read_text() if path.exists() else "unknown"
 
     def check() -> None:
         if (other := holder()) != mine:
@@ -230,33 +188,6 @@ def _claimed(folder: str | os.PathLike) -> Iterator[Check]:
     finally:
         if holder() == mine:
             path.unlink()
-
-
-def require_small_table(stream: IO[bytes]) -> None:
-    """Raises a `ValueError` for a pickle that would take more memory than a file of its size."""
-    start = stream.tell()
-    for steps, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
-        # The C unpickler has a table as long as the largest number that something is stored under.
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > 2 * steps + 256:
-            raise ValueError("a pickle with a table larger than itself")
-    stream.seek(start)
-
-
-def require_file(path: str | os.PathLike) -> None:
-    """Raises a `ValueError` for what is there and no file: a pipe, a socket, a device, a folder."""
-    # Opening a pipe would wait for its other end.
-    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError(f"{os.fspath(path)!r} is not a file")
-
-
-def require_utf8(path: str | os.PathLike) -> None:
-    """Raises a `ValueError` for a name that is not in UTF-8, which TensorFlow expects."""
-    try:
-        os.fspath(path).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"The name {os.fspath(path)!r} is not UTF-8: rename the file or folder"
-        ) from error
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -303,6 +234,8 @@ def local_copy(path: str | os.PathLike) -> Iterator[str]:
         yield os.fspath(path)
         return
     remote = as_path(path)
+    if not remote.is_file():
+        raise ValueError(f"File not found: {without_password(path)!r}")
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, remote.name)
         epath.Path(remote).copy(local)

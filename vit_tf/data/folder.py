@@ -8,7 +8,7 @@ The classes of images that lie side by side are those of a text file, as release
 * `ILSVRC2012_validation_ground_truth.txt`: the number of a class on each line, in the order of the
   images' names. These are the development kit's own numbers, which its `meta.mat` explains.
 * A class on each line, in the order of the images' names.
-* A table with a header: the column `class` or `label`, or a column of 0 and 1 for each class.
+* A table with a header that names one column `class` or `label`.
 """
 
 import csv
@@ -17,9 +17,7 @@ import io
 import mimetypes
 import os
 import re
-import struct
-import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -29,9 +27,9 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.common.names import PASSWORD, file_error, format_list, join_words, without_password
+from vit_tf.common.names import PASSWORD, format_list, join_words, without_password
 from vit_tf.data import imaging
-from vit_tf.data.files import is_remote, require_file, require_utf8
+from vit_tf.data.files import is_remote
 from vit_tf.data.source import (
     SPLITS,
     TEST_FRACTION,
@@ -46,7 +44,6 @@ from vit_tf.data.source import (
     hold_out,
     warn_once,
 )
-from vit_tf.data.tfds import prepared_in
 
 # The paths of files and their labels, int32, -1 for unknown: two arrays of shape (example,).
 Members: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -54,32 +51,30 @@ Members: TypeAlias = tuple[np.ndarray, np.ndarray]
 MEASURED = 100
 
 
-def open_folder(root: str | os.PathLike) -> Source:
-    """The `Source` of a folder as `scan` reads it; a split is listed when it is asked for."""
-    layout = scan(root)
-    return ImageFiles(layout.class_names, layout.splits)
-
-
 class ImageFiles(Source):
-    """Image files: the items are their paths; `members` has (paths, int32 labels) of each split."""
+    """Image files: the items are their paths.
+
+    `splits` has (paths, int32 labels, -1 for unknown) of each split, listed when they are asked
+    for; `class_names` are none where no label is known.
+    """
 
     in_files = True
 
-    def __init__(self, class_names: tuple[str, ...], members: Mapping[str, Members]):
-        self.class_names, self._members = class_names, members
-        self.num_examples = LazyDict({split: partial(self._count, split) for split in members})
+    def __init__(self, class_names: tuple[str, ...], splits: Mapping[str, Members]):
+        self.class_names, self.splits = class_names, splits
+        self.num_examples = LazyDict({split: partial(self._count, split) for split in splits})
 
     def _count(self, split: str) -> int:
-        return len(self._members[split][0])
+        return len(self.splits[split][0])
 
     def labels(self, split: str) -> np.ndarray:
-        return self._members[split][1]
+        return self.splits[split][1]
 
     def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
-        return _shared_size(self._members[split][0][indices])
+        return _shared_size(self.splits[split][0][indices])
 
     def read(self, split: str, indices: Indices) -> tf.data.Dataset:
-        paths, labels = (column[indices] for column in self._members[split])
+        paths, labels = (column[indices] for column in self.splits[split])
         return tf.data.Dataset.from_tensor_slices((paths, labels))
 
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
@@ -137,7 +132,6 @@ def _error(path: str) -> str | None:
 
 def decode_file(path: str | os.PathLike, upright: bool = True, channels: int = 3) -> np.ndarray:
     """The image of a file, upright or as stored, by `imaging.pixels`; an error names the file."""
-    require_file(path)
     return imaging.pixels(_readable(path), without_password(path), upright, channels)
 
 
@@ -187,14 +181,6 @@ RELEASED = {
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Names of the classes, or none; and (paths, int32 labels, -1 for unknown) of each split."""
-
-    class_names: tuple
-    splits: Mapping
-
-
-@dataclass(frozen=True)
 class ImageFolder:
     """Names of a folder's classes, and a function of all class names to (paths, int32 labels)."""
 
@@ -202,11 +188,10 @@ class ImageFolder:
     members: Callable
 
 
-def scan(root: str | os.PathLike) -> Layout:
-    """The `Layout` of a folder, with the classes of its train split or, without one, of all."""
+def scan(root: str | os.PathLike) -> ImageFiles:
+    """The images of a folder, with the classes of its train split or, without one, of all."""
     root = os.path.expanduser(os.fspath(root))
     root = root.rstrip("/") or "/"
-    require_utf8(root)
     if not tf.io.gfile.isdir(root):
         raise ValueError(f"Folder not found: {without_password(root)!r}")
     folders = _split_folders(root)
@@ -225,7 +210,7 @@ def scan(root: str | os.PathLike) -> Layout:
     members = {
         split: partial(image_folder.members, class_names) for split, image_folder in parts.items()
     }
-    return Layout(class_names, LazyDict(members))
+    return ImageFiles(class_names, LazyDict(members))
 
 
 def sort_names(names: Collection[str]) -> tuple[str, ...]:
@@ -243,7 +228,7 @@ def sort_names(names: Collection[str]) -> tuple[str, ...]:
     return by_value
 
 
-def _without_splits(root: str) -> Layout:
+def _without_splits(root: str) -> ImageFiles:
     image_folder = _part(root)
 
     @functools.cache
@@ -257,47 +242,41 @@ def _without_splits(root: str) -> Layout:
         )
         return [(paths[indices], labels[indices]) for indices in cuts]
 
-    return Layout(
+    return ImageFiles(
         image_folder.class_names, LazyDict({"train": lambda: cut()[0], "test": lambda: cut()[1]})
     )
 
 
 def _split_folders(root: str) -> dict[str, str]:
     """Dict from the splits that are folders to these; empty where the folders are classes."""
-    split_of_root = RELEASED.get(os.path.basename(root).lower())
-    if split_of_root:
+    if split_of_root := RELEASED.get(os.path.basename(root).lower()):
         return {split_of_root: root}
-    subfolders = entries(root)[0]
-    parts, named, others, released = {}, [], [], False
     splits = RELEASED | SPLIT_FOLDERS
-    for name in subfolders:
-        released |= name.lower() in RELEASED
-        if split := splits.get(name.lower()):
-            parts.setdefault(split, []).append(name)
-            named.append(name)
-        else:
-            others.append(name)
-    if others and not released:
+    subfolders = entries(root)[0]
+    split_of = {name: splits[name.lower()] for name in subfolders if name.lower() in splits}
+    others = [name for name in subfolders if name not in split_of]
+    if others and not any(name.lower() in RELEASED for name in split_of):
         # A class may have the name of a split: a folder "train" next to "bus" and "car" holds
         # images of trains. The folder of a split next to others holds class folders.
-        hold_folders = any(entries(os.path.join(root, name))[0] for name in named)
-        if not hold_folders:
+        if not any(entries(os.path.join(root, name))[0] for name in split_of):
             return {}
-    for split, names in parts.items():
+        if "train" not in split_of.values():
+            raise ValueError(
+                "Expected folders of splits or of classes, not both. "
+                f"Received: {_quoted(split_of)} next to {_quoted(others)} in {root!r}"
+            )
+    for split in split_of.values():
+        names = [name for name in split_of if split_of[name] == split]
         if len(names) > 1:
             raise ValueError(
                 f"Several folders could be the {split} split: {_quoted(names)} in {root!r}. "
                 "Keep one."
             )
-    if others and parts and not released and "train" not in parts:
-        raise ValueError(
-            "Expected folders of splits or of classes, not both. "
-            f"Received: {_quoted(named)} next to {_quoted(others)} in {root!r}"
-        )
-    return {split: os.path.join(root, parts[split][0]) for split in SPLITS if split in parts}
+    folders = {split: os.path.join(root, name) for name, split in split_of.items()}
+    return {split: folders[split] for split in SPLITS if split in folders}
 
 
-def _quoted(names: Sequence[str]) -> str:
+def _quoted(names: Iterable[str]) -> str:
     return format_list(map(repr, names))
 
 
@@ -311,7 +290,10 @@ def _part(folder: str) -> ImageFolder:
     images = [file for file in files if is_image(file)]
     warn_of_others(folder, files)
     if not images and not subfolders:
-        raise _holds_none(folder, "a folder of images, or of one folder of images per class")
+        raise ValueError(
+            f"No images in {folder!r}. Expected a folder of images, or of one folder of images "
+            "per class."
+        )
     path, classes = find_classes(folder, images, names)
     if path is not None and classes:
         classes = named_classes(path, classes)
@@ -341,7 +323,10 @@ def _in_class_folders(
         files = files_below(path)
         images_of_class = [file for file in files if is_image(file)]
         if not images_of_class:
-            raise _holds_none(path, f"each class folder to hold images ({', '.join(SUFFIXES)})")
+            raise ValueError(
+                f"No images in {path!r}. Expected each class folder to hold images "
+                f"({', '.join(SUFFIXES)})."
+            )
         images += images_of_class
         others += [file for file in files if not is_image(file)]
         labels += [place[name]] * len(images_of_class)
@@ -349,24 +334,15 @@ def _in_class_folders(
     return np.array(images), np.array(labels, np.int32)
 
 
-def _holds_none(folder: str, expected: str) -> ValueError:
-    """The `ValueError` for a folder that holds no images, which may be one of TFDS."""
-    if prepared := prepared_in(folder):
-        name, parent = prepared
-        return ValueError(
-            f"TFDS has prepared {name!r} in {parent!r}: load it by that name, with that folder as "
-            "data_dir (--data-dir)"
-        )
-    return ValueError(f"No images in {folder!r}. Expected {expected}.")
-
-
 TEXT_SUFFIXES = (".txt", ".csv", ".tsv")
 ILSVRC = "ILSVRC2012_validation_ground_truth.txt"
 # Where the file above lies next to ILSVRC2012_img_val: as it is, or in the kit it is released in.
 ILSVRC_PLACES = (ILSVRC, f"ILSVRC2012_devkit_t12/data/{ILSVRC}")
-MOST_OF_KIT = 2**24  # bytes of `meta.mat`, inflated; the released one has less than one million
+# Headers of the column of classes, in lower case and without blanks.
+CLASS_HEADERS = ("class", "label", "category", "target", "classname", "labelname", "species")
 # A class that boxes follow, as in Kaggle's files.
 BOXES = re.compile(r"^(\S+)(\s+-?\d+){4}.*")
+NUMBER = re.compile(r"-?\d+(\.\d+)?(\s.*)?")
 
 
 def find_classes(
@@ -376,25 +352,20 @@ def find_classes(
     if not images:
         return None, None
     names = [os.path.basename(image) for image in images]
-    candidates = [(path, _classes(path, names)) for path in _candidates(folder, names, files)]
-    candidates = [(path, classes) for path, classes in candidates if classes]
-    if len(candidates) > 1:
-        files = format_list(repr(os.path.basename(path)) for path, _ in candidates)
-        raise ValueError(
-            f"Expected one text file with the classes of the images in {folder!r}. "
-            f"Received: {files}"
-        )
-    return candidates[0] if candidates else (None, None)
-
-
-def _candidates(folder: str, names: Sequence[str], files: Sequence[str]) -> list[str]:
-    """Paths of the files that may hold the classes of images of these names."""
-    texts = [name for name in files if name.lower().endswith(TEXT_SUFFIXES)]
-    paths = [os.path.join(folder, name) for name in texts]
+    # Text files in the folder, those next to it that have its name, and ImageNet's.
+    paths = [os.path.join(folder, name) for name in files if name.lower().endswith(TEXT_SUFFIXES)]
     siblings = [folder + suffix for suffix in TEXT_SUFFIXES]
     if names[0].startswith("ILSVRC2012_val_"):
         siblings += [os.path.join(os.path.dirname(folder), place) for place in ILSVRC_PLACES]
-    return paths + [path for path in siblings if tf.io.gfile.exists(path)]
+    paths += [path for path in siblings if tf.io.gfile.exists(path)]
+    candidates = [(path, classes) for path in paths if (classes := _classes(path, names))]
+    if len(candidates) > 1:
+        shown = format_list(repr(os.path.basename(path)) for path, _ in candidates)
+        raise ValueError(
+            f"Expected one text file with the classes of the images in {folder!r}. "
+            f"Received: {shown}"
+        )
+    return candidates[0] if candidates else (None, None)
 
 
 def _classes(path: str, names: Sequence[str]) -> list[str] | None:
@@ -402,25 +373,32 @@ def _classes(path: str, names: Sequence[str]) -> list[str] | None:
     rows = _rows(path)
     place = {name: index for index, name in enumerate(names)}
     place |= {os.path.splitext(name)[0]: index for index, name in enumerate(names)}
-    column = _image_column(rows, place, len(names))
-    if column is None:
+    listed = [row for row in rows if len(row) > 1 and os.path.basename(row[0]) in place]
+    if not listed:
         is_list = all(len(row) == 1 and not is_image(row[0]) for row in rows)
         if not is_list or len(rows) != len(names):
             return None
         _require_one_order(path, names)
         return [row[0] for row in rows]
-    first = os.path.basename(rows[0][column]) if len(rows[0]) > column else ""
-    header = None if first in place or is_image(first) else rows[0]
-    listed = [
-        (place[os.path.basename(row[column])], row)
-        for row in rows
-        if len(row) > max(column, 1) and os.path.basename(row[column]) in place
-    ]
-    if not listed:
-        return None
-    classes = _classes_of_rows(path, header, [row for _, row in listed], column)
+
+    # A header names the column of classes. Without one, it is the second, which boxes may follow.
+    header = [] if rows[0] in listed or is_image(rows[0][0]) else rows[0]
+    titles = [re.sub(r"[\s_-]", "", title.lower()) for title in header]
+    columns = [i for i, title in enumerate(titles) if title in CLASS_HEADERS] if header else [1]
+    columns = [1] if max(map(len, listed)) == 2 else columns
+    classes = [BOXES.sub(r"\1", row[columns[0]]) for row in listed] if len(columns) == 1 else []
+    boxes = [] if header else [cell for row in listed for cell in row[2:]]
+    # A number in front of other words is a size or a position, as in "1.png 640 480 cat".
+    sizes = [name for name in filter(NUMBER.fullmatch, classes) if boxes or " " in name]
+    if not classes or sizes or not all(map(NUMBER.fullmatch, boxes)):
+        received = f"the columns {', '.join(header)}" if header else f"lines as {listed[0]}"
+        raise ValueError(
+            "Expected an image and its class on each line, or a header that names one column "
+            f"'class' or 'label'. Received: {path!r}, with {received}"
+        )
     class_by_index: dict[int, str] = {}
-    for (index, _), name in zip(listed, classes, strict=True):
+    for row, name in zip(listed, classes, strict=True):
+        index = place[os.path.basename(row[0])]
         if class_by_index.setdefault(index, name) != name:
             raise ValueError(
                 f"{path!r} lists {names[index]} with two classes: "
@@ -435,37 +413,23 @@ def _classes(path: str, names: Sequence[str]) -> list[str] | None:
     return [class_by_index[index] for index in range(len(names))]
 
 
-def _content(path: str) -> bytes:
-    """The bytes of a file in any file system of TensorFlow, which also reads the images."""
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return file.read()
-
-
 def _rows(path: str) -> list[list[str]]:
     """The fields of each line that holds any: of a table, or what comes before the first blank."""
     # Bytes that are not UTF-8 are replaced, not refused: a file in another encoding, such as a
     # readme, must not stop the folder from being read, and its words show that it lists no images.
     lines = _content(path).decode("utf-8-sig", "replace").splitlines()
     lines = [line for line in lines if line.strip()]
-    separators = ",;" if path.lower().endswith(".csv") else "\t,;"
-    separator = next((mark for mark in separators if all(mark in line for line in lines)), None)
-    if separator is None and path.lower().endswith(".csv"):
-        separator = ","
-    if separator is None:
+    separator = next((mark for mark in "\t," if all(mark in line for line in lines)), None)
+    if separator is None and not path.lower().endswith(".csv"):
         return [line.split(maxsplit=1) for line in lines]
-    rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=separator)]
-    return [row for row in rows if any(row)]
+    rows = csv.reader(lines, delimiter=separator or ",")
+    return [[cell.strip() for cell in row] for row in rows if any(row)]
 
 
-def _image_column(rows: list[list[str]], place: Mapping[str, int], count: int) -> int | None:
-    """The first column that names all of `count` images, or else some; None if none does."""
-    found: dict[int, set[int]] = {}
-    for row in rows:
-        for column, cell in enumerate(row if len(row) > 1 else ()):
-            if (index := place.get(os.path.basename(cell))) is not None:
-                found.setdefault(column, set()).add(index)
-    columns = sorted(found, key=lambda column: (len(found[column]) < count, column))
-    return columns[0] if columns else None
+def _content(path: str) -> bytes:
+    """The bytes of a file in any file system of TensorFlow, which also reads the images."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
 
 
 def _require_one_order(path: str, names: Sequence[str]) -> None:
@@ -481,69 +445,6 @@ def _require_one_order(path: str, names: Sequence[str]) -> None:
             "letters, 10 comes before 2. Write the name of an image and its class on each "
             "line."
         )
-
-
-# Headers of the column of classes, in lower case and without blanks.
-CLASS_HEADERS = (
-    *("class", "label", "category", "target", "classname", "labelname", "categoryname"),
-    *("species", "breed", "diagnosis", "dx", "predictionstring"),
-)
-
-
-def _classes_of_rows(
-    path: str, header: list[str] | None, rows: list[list[str]], image_column: int
-) -> list[str]:
-    """The class in each row of a file, which the header names if there are several columns."""
-    width = max(map(len, rows))
-    columns = {
-        column: [row[column] if column < len(row) else "" for row in rows]
-        for column in range(width)
-        if column != image_column
-    }
-    titles = dict(enumerate(header or ()))
-    named = [
-        column
-        for column in columns
-        if re.sub(r"[\s_-]", "", titles.get(column, "").lower()) in CLASS_HEADERS
-    ]
-    class_column = next(iter(columns))
-    if len(columns) > 1 and header is not None:
-        if not named and set(columns) <= set(titles) and _are_one_hot(list(columns.values())):
-            ones = np.argmax(np.array(list(columns.values()), float), axis=0)
-            return [[titles[column] for column in columns][index] for index in ones]
-        class_column = named[0] if len(named) == 1 else None
-    elif len(columns) > 1:
-        # Boxes may follow a class, and a column of one value distinguishes no images.
-        varying = [column for column, cells in columns.items() if len(set(cells)) > 1]
-        are_text = [not _are_numbers(columns[column]) for column in varying]
-        class_column = varying[0] if are_text[:1] == [True] and sum(are_text) == 1 else None
-    classes = [] if class_column is None else columns[class_column]
-    classes = [BOXES.sub(r"\1", name) for name in classes]
-    # A number in front of other words is a size or a position, as in "1.png 640 480 cat".
-    if not classes or any(re.match(r"-?\d+(\.\d+)?\s", name) for name in classes):
-        received = f"the columns {', '.join(header)}" if header else f"lines as {rows[0]}"
-        raise ValueError(
-            "Expected an image and its class on each line, or a header that names one column "
-            "'class' or 'label', or that has a column of 0 and 1 for each class. "
-            f"Received: {path!r}, with {received}"
-        )
-    return classes
-
-
-def _are_numbers(cells: Sequence[str]) -> bool:
-    try:
-        [float(cell) for cell in cells]
-    except ValueError:
-        return False
-    return True
-
-
-def _are_one_hot(columns: list[list[str]]) -> bool:
-    """Whether columns of text hold a single 1 in each row and 0 elsewhere."""
-    if not all(map(_are_numbers, columns)):
-        return False
-    values = np.array(columns, float)
-    return bool(np.isin(values, (0, 1)).all() and (values.sum(axis=0) == 1).all())
 
 
 def named_classes(path: str, classes: list[str]) -> list[str]:
@@ -567,29 +468,9 @@ def _kit_names(path: str) -> dict[int, str]:
     """Dict from a number of ImageNet's development kit to the class' WordNet number."""
     from scipy.io import loadmat
 
-    content = _content(path)
-    _require_small_mat(path, content)
-    synsets = loadmat(io.BytesIO(content), squeeze_me=True)["synsets"]
+    synsets = loadmat(io.BytesIO(_content(path)), squeeze_me=True)["synsets"]
     pairs = zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True)
     return {int(number): str(name) for number, name in pairs}
-
-
-def _require_small_mat(path: str, content: bytes) -> None:
-    """Raises a `ValueError` for a file of MATLAB that would inflate to more than `MOST_OF_KIT`."""
-    # A header of 128 bytes ends with the letters "MI" as a number of two bytes, which reads "IM"
-    # where numbers are little-endian. Then come elements, each after its type and its size.
-    place, end = 128, len(content)
-    order = "<" if content[126:128] == b"IM" else ">"
-    while place + 8 <= end:
-        kind, size = struct.unpack(f"{order}II", content[place : place + 8])
-        if kind == 15:  # miCOMPRESSED
-            inflater = zlib.decompressobj()
-            inflater.decompress(content[place + 8 : place + 8 + size], MOST_OF_KIT)
-            if inflater.unconsumed_tail:
-                raise ValueError(
-                    f"{path!r} is larger than the meta.mat of ImageNet's kit ({MOST_OF_KIT} bytes)"
-                )
-        place += 8 + size
 
 
 def class_names_of(classes: Sequence[str]) -> tuple[str, ...]:
@@ -635,26 +516,9 @@ def entries(folder: str) -> tuple[list[str], list[str]]:
         pairs = [(name.rstrip("/"), is_folder(name)) for name in tf.io.gfile.listdir(folder)]
     else:
         with os.scandir(folder) as children:
-            shown = [entry for entry in children if not entry.name.startswith(".")]
-            pairs = [(entry.name, _is_folder(entry)) for entry in shown]
+            pairs = [(entry.name, entry.is_dir()) for entry in children]
     pairs = sorted(pair for pair in pairs if not pair[0].startswith("."))
     return [name for name, inner in pairs if inner], [name for name, inner in pairs if not inner]
-
-
-def _is_folder(entry: os.DirEntry) -> bool:
-    """Whether an entry is a folder; an error for one that would be read and is no file."""
-    try:
-        is_folder = entry.is_dir()
-        is_read = is_image(entry.name) or entry.name.lower().endswith(TEXT_SUFFIXES)
-        if is_folder or is_read:
-            require_utf8(entry.path)
-        if is_read and not is_folder and not entry.is_file():
-            require_file(entry.path)
-        return is_folder
-    except OSError as error:
-        raise ValueError(
-            f"The symbolic link {entry.path!r} is broken ({file_error(error, entry.path)})"
-        ) from error
 
 
 def files_below(folder: str, above: tuple[str, ...] = ()) -> list[str]:

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
@@ -39,9 +39,6 @@ TURNED = (
 NAMES = (r"Exif\x00\x00", "tiff:Orientation")
 # Chunks of PNG that make an image transparent, turn it or move it, or that hold compressed text.
 UNUSUAL = r"\C*(?:tRNS|eXIf|XML:com\.adobe\.xmp|Raw profile type exif|acTL|zTXt|iTXt)\C*"
-# A small file can declare, or inflate to, more than any memory. Images have at most as many pixels
-# as Pillow's limit (a gigabyte of red, green and blue, halved), as TensorFlow's of JPEG.
-MOST_PIXELS = 2**29 // 3
 # The first bytes of a PNG of 8 bits, grey or RGB, or of colours of a palette.
 PLAIN_PNG = r"\CPNG\r\n\x1a\n\C{4}IHDR\C{8}(?:\x08[\x00\x02]|[\x01\x02\x04\x08]\x03)\C*"
 
@@ -58,14 +55,13 @@ def decode(contents: tf.Tensor, window: Window | None = None, upright: bool = Tr
     shape = tf.cond(
         is_jpeg, lambda: tf.image.extract_jpeg_shape(contents), lambda: tf.zeros(3, tf.int32)
     )
-    contents = _with_assertion(contents, _few_pixels(shape[:2]), "too many pixels")
     plain_jpeg = is_jpeg & (shape[2] != 4)
     if upright:
         plain_jpeg &= ~_is_turned(contents)
     readers = [
         lambda: cut(decode_by_pillow(contents, upright), window),
         lambda: _jpeg(contents, shape, window),
-        lambda: cut(tf.io.decode_png(_with_declared_size(contents), 3), window),
+        lambda: cut(tf.io.decode_png(contents, 3), window),
     ]
     kind = tf.cast(plain_jpeg, tf.int32) + 2 * tf.cast(_is_plain_png(contents), tf.int32)
     return tf.switch_case(kind, readers)
@@ -83,29 +79,12 @@ def decode_by_pillow(contents: tf.Tensor, upright: bool = True, channels: int = 
     autograph=False,
 )
 def _by_pillow(contents: tf.Tensor, upright: tf.Tensor, channels: tf.Tensor) -> tf.Tensor:
-    arguments = [contents, upright, channels]
-    return tf.numpy_function(_pixels_of_bytes, arguments, tf.uint8, stateful=False)
-
-
-def _pixels_of_bytes(contents: bytes, upright: np.bool_, channels: np.int32) -> np.ndarray:
-    return pixels(contents, upright=bool(upright), channels=int(channels))
-
-
-def _with_assertion(contents: tf.Tensor, condition: tf.Tensor, words: str) -> tf.Tensor:
-    """The contents of a file, or an error of TensorFlow."""
-    with tf.control_dependencies([tf.debugging.Assert(condition, [words])]):
-        return tf.identity(contents)
-
-
-def _few_pixels(size: tf.Tensor) -> tf.Tensor:
-    """Whether an image of (height, width), in either order, has at most `MOST_PIXELS`."""
-    return tf.reduce_prod(tf.cast(size, tf.int64)) <= MOST_PIXELS
-
-
-def _with_declared_size(png: tf.Tensor) -> tf.Tensor:
-    """The contents of a PNG; an error of TensorFlow where its header declares too many pixels."""
-    size = tf.io.decode_raw(tf.strings.substr(png, 16, 8), tf.int32, little_endian=False)
-    return _with_assertion(png, _few_pixels(size), "too many pixels")
+    return tf.numpy_function(
+        lambda *options: pixels(options[0], "an image", bool(options[1]), int(options[2])),
+        [contents, upright, channels],
+        tf.uint8,
+        stateful=False,
+    )
 
 
 def _on_white(image: tf.Tensor) -> tf.Tensor:
@@ -285,10 +264,8 @@ class Framing:
 
     def draw(self, count: int | tf.Tensor, seed: tf.Tensor) -> RandomNumbers:
         """The random numbers from which `window` computes the crops of `count` images."""
-        if self.area is None:
-            raise ValueError("Expected area to be a range, for random crops. Received: area=None")
         # Another seed than those of the augmentations of the same batch.
-        least, most, distribution = self.area
+        least, most, distribution = cast(CropArea, self.area)
         return CROP_DISTRIBUTIONS[distribution][0](count, (least, most), seed + 31)
 
     def window(self, drawn: tuple) -> Window | None:

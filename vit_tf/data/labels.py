@@ -12,28 +12,13 @@ def require_label_type(
     labels: np.ndarray | tf.Tensor | tf.TensorSpec, num_classes: int | None = None, subset: str = ""
 ) -> None:
     """Raises a `ValueError` unless labels are integers of shape (example,)."""
-    rank = getattr(labels.shape, "rank", len(labels.shape))
+    shape = tf.TensorShape(labels.shape)
     is_text = getattr(labels.dtype, "kind", None) in ("U", "S", "O") or labels.dtype == tf.string
     kind = "text" if is_text else tf.as_dtype(labels.dtype).name
-    if rank in (1, None) and "int" in kind:
-        return
-    shape = tuple(labels.shape) if rank is not None else None
-    is_of_dataset = isinstance(labels, tf.TensorSpec)
-    hint = ": labels.astype(int) makes integers of whole numbers"
-    if isinstance(labels, np.ndarray) and labels.dtype.kind == "f" and (labels % 1 != 0).any():
-        hint = ": some are NaN or no whole numbers"
-    if kind == "text":
-        hint = ": np.unique(labels, return_inverse=True)[1] numbers them"
-    elif rank is not None and rank > 2:
-        hint = ": segmentation masks have no one label for each image"
-    elif rank == 2:
-        column = labels.shape[1] == 1
-        hint = ": np.argmax(labels, axis=1) are the classes of one-hot rows"
-        hint = ": labels[:, 0] are those of a column" if column else hint
-    if is_of_dataset and rank in (1, 2) and "float" in kind:
-        hint = ": map them to tf.argmax(labels, axis=1), or to integers if each image has one "
-        hint += "number; image_dataset_from_directory(label_mode='int') has integers"
-    _refuse(num_classes, f"{subset} labels of shape {shape} and type {kind}{hint}")
+    if shape.rank not in (1, None) or "int" not in kind:
+        received = f"{subset} labels of shape {shape} and type {kind}: argmax(labels, axis=1) "
+        received += "makes integers of one-hot rows, np.unique(labels, return_inverse=True)[1] of "
+        _refuse(num_classes, f"{received} text or of numbers")
 
 
 def require_labels(

@@ -10,12 +10,12 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.common.backend import leave_gpus_to_jax
-from vit_tf.common.names import lookup, unknown_name
+from vit_tf.common.names import lookup
 from vit_tf.data.batches import Shard, as_shard
 from vit_tf.data.bundled import FOLDER, NAME
 from vit_tf.data.equal_batches import BatchRule
 from vit_tf.data.files import is_remote
-from vit_tf.data.folder import open_folder
+from vit_tf.data.folder import scan
 from vit_tf.data.imaging import AREA, CROP_DISTRIBUTIONS, CropArea
 from vit_tf.data.names import is_tfds_name
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
@@ -30,7 +30,7 @@ from vit_tf.data.source import (
     Indices,
     Item,
     Source,
-    check_number,
+    check_numbers,
     check_splits,
     checked_size,
     hold_out,
@@ -148,9 +148,8 @@ def load(
     check_splits(splits)
     take = _checked_take(take, splits)
     size = checked_size(image_size, preprocessing)
-    check_number("batch_size", batch_size, 1)
-    check_number("seed", seed, 0)
-    check_number("repeats", repeats, 1)
+    check_numbers(1, batch_size=batch_size, repeats=repeats)
+    check_numbers(0, seed=seed)
     if not 0 <= validation < 1:
         raise ValueError(
             f"Expected validation to be in [0, 1). Received: validation={validation!r}"
@@ -228,20 +227,11 @@ def describe(
 def open_source(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> Source:
     """The `Source` of a name."""
     leave_gpus_to_jax()
-    if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
-        raise ValueError(
-            "Expected name to be 'digits', 'shapes', 'textured-shapes', 'photographs', a TFDS name "
-            "or the path of a folder. "
-            f"Received: name={name!r}"
-        )
-    if name == "digits":
-        return Digits()
-    if name == "shapes":
-        return Shapes()
-    if name == "textured-shapes":
-        return Shapes(own_kind)
+    own = {"digits": Digits, "shapes": Shapes, "textured-shapes": partial(Shapes, own_kind)}
+    if name in own:
+        return own[os.fspath(name)]()
     if name == NAME or _is_path(name):
-        return open_folder(FOLDER if name == NAME else name)
+        return scan(FOLDER if name == NAME else name)
     return open_tfds(os.fspath(name), data_dir)
 
 
@@ -249,7 +239,7 @@ def _is_path(name: str | os.PathLike) -> bool:
     """Whether a name means a folder, be it there or not, rather than a TFDS data set."""
     if isinstance(name, os.PathLike) or is_remote(name):
         return True
-    if name[0] in "./~\\" or name[-1] in "/\\":
+    if name.startswith((".", "/", "~", "\\")) or name.endswith(("/", "\\")):
         return True
     place = os.path.dirname(name) or name
     return os.path.isdir(place) and not is_tfds_name(name)
@@ -276,9 +266,8 @@ def _checked_take(take: int | dict[str, int] | None, splits: Sequence[str]) -> d
         return {}
     take = take if isinstance(take, dict) else dict.fromkeys(splits, take)
     for split, size in take.items():
-        if split not in splits:
-            raise unknown_name("split in take", split, splits)
-        check_number("take", size, 1)
+        lookup("split in take", split, dict.fromkeys(splits))
+        check_numbers(1, take=size)
     return take
 
 
@@ -305,9 +294,6 @@ class Digits(Source, Decoder):
     def read(self, split: str, indices: Indices) -> tf.data.Dataset:
         members = self._members[split][indices]
         return tf.data.Dataset.from_tensor_slices((self._images[members], self._labels[members]))
-
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
-        return self
 
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
         return item, ""
@@ -359,10 +345,8 @@ def few_shot(
         ValueError: if images have no labels, if a class has fewer than `shots + held_out` images,
             or if an argument is out of range. Other errors are as for `load`.
     """
-    check_number("shots", shots, 1)
-    check_number("held_out", held_out, 0)
-    check_number("seed", seed, 0)
-    check_number("batch_size", batch_size, 1)
+    check_numbers(1, shots=shots, batch_size=batch_size)
+    check_numbers(0, held_out=held_out, seed=seed)
     size = checked_size(image_size, preprocessing)
     source = select_classes(open_source(name, data_dir), classes)
     require_labels(source)

@@ -1,10 +1,7 @@
 """What a model expects of its images: their size and values, and the checks of both."""
 
-import contextlib
-import re
-import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from typing import Any, cast
@@ -14,9 +11,13 @@ import numpy as np
 from vit_tf.common.names import lookup
 
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos3", "lanczos5")
-ASPECTS = (None, "crop", "pad")
-ORDERS = ("rgb", "bgr")
-ROUNDINGS = ("even", "down")
+# The words that fields of `Preprocessing` may be.
+WORDS = {
+    "interpolation": INTERPOLATIONS,
+    "aspect": (None, "crop", "pad"),
+    "channel_order": ("rgb", "bgr"),
+    "crop_rounding": ("even", "down"),
+}
 
 
 @dataclass(frozen=True)
@@ -80,20 +81,15 @@ class Preprocessing:
                 "Expected mean and std to have one number for each channel, std above 0. "
                 f"Received: mean={self.mean}, std={self.std}"
             )
-        if self.crop is not None and (self.size is None or not 0 < self.crop <= 1):
+        needs_size = self.crop is not None or self.aspect is not None
+        crop = 1 if self.crop is None else self.crop
+        if (needs_size and self.size is None) or not 0 < crop <= 1:
             raise ValueError(
-                "Expected crop to be None or a fraction in (0, 1]; a crop also needs a size. "
-                f"Received: crop={self.crop!r}, size={self.size}"
+                "Expected crop to be None or a fraction in (0, 1]; a crop or an aspect also needs "
+                f"a size. Received: crop={self.crop!r}, aspect={self.aspect!r}, size={self.size}"
             )
-        if self.aspect is not None and self.size is None:
-            raise ValueError(
-                "Expected aspect to be None for images of any size. "
-                f"Received: aspect={self.aspect!r}, size=None"
-            )
-        lookup("aspect", self.aspect, dict.fromkeys(ASPECTS))
-        lookup("interpolation", self.interpolation, dict.fromkeys(INTERPOLATIONS))
-        lookup("channel_order", self.channel_order, dict.fromkeys(ORDERS))
-        lookup("crop_rounding", self.crop_rounding, dict.fromkeys(ROUNDINGS))
+        for field, words in WORDS.items():
+            lookup(field, getattr(self, field), dict.fromkeys(words))
 
     @classmethod
     def of(cls, image_shape: Sequence[int]) -> "Preprocessing":
@@ -237,15 +233,16 @@ def interval(low: Any, high: Any) -> str:
 NAMED = ((0, 1), (-1, 1))  # ranges that images often come in
 FAR = 16  # half widths of the expected range from its middle
 NEAR = 1.05  # rounding and interpolation
-LOOKED_AT = 128  # images of an array
 NARROW = 0.55  # share of the expected range that a half of it does not exceed
 
 
 def check_dtype(features: Any, dtype: str) -> None:
     """Raises a ValueError for integer images unless features declare or expect such."""
-    if "int" not in dtype or _takes_integers(features):
+    expected, inputs = value_range(features), getattr(features, "inputs", None)
+    takes_pixels = expected is not None and np.allclose(expected, [[0], [255]])
+    takes_integers = getattr(features, "integer_images", False) or takes_pixels
+    if "int" not in dtype or takes_integers or (inputs and "int" in str(inputs[0].dtype)):
         return
-    expected = value_range(features)
     words = f"in {interval(*expected)}" if expected else "in the range that the model expects"
     raise ValueError(
         f"Expected float images {words}. To pass integers, set model.preprocessing = "
@@ -289,33 +286,6 @@ def far_values(features: Any) -> tuple[float, float] | None:
     return float(middle - half), float(middle + half)
 
 
-def watch_images(model: Any, data: Any) -> Any:
-    """Data whose images have the model's shape, and that warn once of unexpected values."""
-
-    def look(images: Any) -> None:
-        if not model.has_seen_images:
-            model.has_seen_images = True
-            images = np.asarray(images)
-            try:
-                check_dtype(model, images.dtype.name)
-                check_values(model, images)
-            except ValueError as error:  # Keras' own methods go on with such images
-                warnings.warn(str(error), stacklevel=2)
-
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is not None and isinstance(data, tensorflow.data.Dataset):
-        from vit_tf.data.batches import inspect_first_batch
-
-        spec = tensorflow.nest.flatten(data.element_spec)[0]
-        if isinstance(spec, tensorflow.TensorSpec):
-            require_images_of(model, spec)
-            return data if model.has_seen_images else inspect_first_batch(data, spec, look)
-    elif hasattr(data, "shape") and hasattr(data, "dtype"):
-        require_images_of(model, data)
-        look(data[:LOOKED_AT])
-    return data
-
-
 def require_levels(images: np.ndarray) -> None:
     """Raises a ValueError for images with values outside [0, 255]."""
     if images.dtype == np.uint8:
@@ -346,22 +316,6 @@ def require_finite_images(images: Any, first: int = 0) -> None:
 def value_range(features: Any) -> tuple[np.ndarray, np.ndarray] | None:
     """The smallest and the largest value of each channel, or None if unknown."""
     return getattr(getattr(features, "preprocessing", None), "value_range", None)
-
-
-def _takes_integers(features: Any) -> bool:
-    inputs = getattr(features, "inputs", None)
-    expected = value_range(features)
-    return (
-        getattr(features, "integer_images", False)
-        or (bool(inputs) and "int" in str(inputs[0].dtype))
-        or (expected is not None and np.allclose(expected[0], 0) and np.allclose(expected[1], 255))
-    )
-
-
-# What `tf.ensure_shape` raises.
-_WRONG = re.compile(
-    r"Shape of tensor \S* ?\[([\d,]+)\] is not compatible with expected shape \[([\d,?]+)\]"
-)
 
 
 def require_images(received: Iterable, expected: Iterable) -> None:
@@ -401,26 +355,6 @@ def fix_image_shape(images: Any, expected: Sequence[int | None]) -> Any:
     import tensorflow as tf  # only its graphs have shapes that are not known yet
 
     return tf.ensure_shape(images, expected)
-
-
-@contextlib.contextmanager
-def explained_images() -> Iterator[None]:
-    """Makes a `ValueError` of the error that `fix_image_shape` raises when a graph runs."""
-    try:
-        yield
-    except Exception as error:
-        wrong = _WRONG.search(str(error))
-        if not wrong or isinstance(error, ValueError):
-            raise
-        received, expected = (
-            tuple(None if size == "?" else int(size) for size in shape.split(","))
-            for shape in wrong.groups()
-        )
-        try:
-            require_images(received, expected)
-        except ValueError as explained:
-            raise explained from error
-        raise
 
 
 def spec_of_images(model: Any, spec: Any) -> Any:

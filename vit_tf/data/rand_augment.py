@@ -118,12 +118,6 @@ def _over_pixels(reduce: Callable[..., tf.Tensor], image: tf.Tensor) -> tf.Tenso
     return reduce(tf.reshape(reduce(_rows(image), axis=0), (-1, 3)), axis=0)
 
 
-def _each_channel(image: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-    """`scale * image + offset`, of numbers for each channel, within [0, 255]."""
-    scale, offset = (tf.tile(numbers, image.shape[1:2]) for numbers in (scale, offset))
-    return _within(tf.reshape(scale * _rows(image) + offset, image.shape))
-
-
 def _within(image: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(image, 0.0, 255.0)
 
@@ -133,7 +127,9 @@ def autocontrast(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.
     low, high = (_over_pixels(reduce, image) for reduce in (tf.reduce_min, tf.reduce_max))
     flat = high <= low
     scale = tf.where(flat, 1.0, 255.0 / tf.where(flat, 1.0, high - low))
-    return _each_channel(image, scale, tf.where(flat, 0.0, -low * scale))
+    offset = tf.where(flat, 0.0, -low * scale)
+    scale, offset = (tf.tile(numbers, image.shape[1:2]) for numbers in (scale, offset))
+    return _within(tf.reshape(scale * _rows(image) + offset, image.shape))
 
 
 def equalize(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
@@ -154,15 +150,15 @@ def equalize(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tens
     return tf.reshape(tf.gather(level, values), image.shape)
 
 
-def solarize(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
-    """Values from a threshold on, 255 less as the magnitude grows, turned over."""
-    return tf.where(image < 255.0 * (1.0 - magnitude), image, 255.0 - image)
+def _invert_from(image: tf.Tensor, threshold: float | tf.Tensor) -> tf.Tensor:
+    """Values from a threshold on, turned over."""
+    return tf.where(image < threshold, image, 255.0 - image)
 
 
-def posterize(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
-    """Values without their last bits, of which there are up to 4."""
-    step = tf.pow(2.0, tf.round(4.0 * magnitude))
-    return tf.floor(tf.round(image) / step) * step
+def _drop_bits(image: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
+    """Values without their last bits."""
+    step = tf.pow(2.0, bits)
+    return tf.floor(image / step) * step
 
 
 def color(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
@@ -240,54 +236,31 @@ def shear_x(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tenso
 
 def shear_y(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Columns moved up or down by up to 0.3 of their index, bilinear."""
-    height, width = image.shape[:2]
-    shift = 0.3 * magnitude * sign * (tf.range(float(width)) + 0.5)
-    pixels = tf.floor(shift)
-    fraction = tf.repeat(shift - pixels, 3)
-    rows = tf.range(height + 1)[:, None] + tf.cast(pixels, tf.int32) + 1
-    places = tf.clip_by_value(rows, 0, height + 1) * width + tf.range(width)
-    padded = tf.pad(image, ((1, 1), (0, 0), (0, 0)))
-    moved = _rows(tf.gather(tf.reshape(padded, (-1, 3)), places))
-    return tf.reshape(moved[:-1] * (1.0 - fraction) + moved[1:] * fraction, image.shape)
+    return _transposed(shear_x(_transposed(image), magnitude, sign))
 
 
-def _gaps(size: int, magnitude: tf.Tensor, sign: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Whole pixels before and behind what is moved by up to 150 of 331 parts of a side."""
-    by = tf.cast(150 / 331 * size * magnitude, tf.int32) * tf.cast(sign, tf.int32)
-    return tf.maximum(by, 0), tf.maximum(-by, 0)
+def _transposed(image: tf.Tensor) -> tf.Tensor:
+    """An image with its rows as columns."""
+    return tf.transpose(image, (1, 0, 2))
 
 
 def translate_x(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Moved sideways by up to 150 of 331 parts of the width, in whole pixels."""
     width = image.shape[1]
-    before, behind = _gaps(width, magnitude, sign)
+    shift = tf.cast(150 / 331 * width * magnitude, tf.int32) * tf.cast(sign, tf.int32)
+    before, behind = tf.maximum(shift, 0), tf.maximum(-shift, 0)
     moved = _rows(image)[:, 3 * behind : 3 * (width - before)]
     return tf.reshape(tf.pad(moved, ((0, 0), (3 * before, 3 * behind))), image.shape)
 
 
 def translate_y(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     """Moved up or down by up to 150 of 331 parts of the height, in whole pixels."""
-    height = image.shape[0]
-    before, behind = _gaps(height, magnitude, sign)
-    moved = _rows(image)[behind : height - before]
-    return tf.reshape(tf.pad(moved, ((before, behind), (0, 0))), image.shape)
+    return _transposed(translate_x(_transposed(image), magnitude, sign))
 
 
 def _truncate(image: tf.Tensor) -> tf.Tensor:
     """Whole values in [0, 255], as a cast to 8 bits makes them."""
     return tf.floor(_within(image))
-
-
-def _keep_bits(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
-    """Posterized to the first `4 * magnitude` bits, to at least one."""
-    step = tf.pow(2.0, tf.clip_by_value(8.0 - tf.floor(4.0 * magnitude), 0.0, 7.0))
-    return tf.floor(image / step) * step
-
-
-def _solarize(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
-    """Solarized from a threshold on that an 8-bit constant holds: 256 is 0, and 384 is 128."""
-    threshold = tf.math.floormod(tf.floor(256.0 * magnitude), 256.0)
-    return tf.where(image < threshold, image, 255.0 - image)
 
 
 def _solarize_add(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
@@ -299,16 +272,6 @@ def _blend(other: float | tf.Tensor, image: tf.Tensor, magnitude: tf.Tensor) -> 
     """`other + f (image - other)` of the factor of a magnitude."""
     factor = tf.cast(tf.cast(magnitude, tf.float64) * 1.8 + 0.1, tf.float32)
     return _truncate(other + factor * (image - other))
-
-
-def _blend_grey(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
-    grey = tf.image.rgb_to_grayscale(tf.cast(image, tf.uint8))
-    return _blend(tf.cast(grey, tf.float32), image, magnitude)
-
-
-def _blend_constant(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
-    """Contrast, whose mean is the number of pixels over 256 there, whatever the image."""
-    return _blend(tf.floor(tf.minimum(math.prod(image.shape[:2]) / 256, 255.0)), image, magnitude)
 
 
 def _blend_smooth(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
@@ -358,37 +321,47 @@ def _shift(image: tf.Tensor, rows: float | tf.Tensor, columns: float | tf.Tensor
     return _project(image, [1.0, 0.0, columns * width, 0.0, 1.0, rows * height], "BILINEAR")
 
 
-def _keep_bits_increasing(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
-    """Posterized to the first `4 - int(4 * magnitude)` bits, which may be none."""
-    step = tf.pow(2.0, 4.0 + tf.floor(4.0 * magnitude))
-    return tf.floor(image / step) * step
-
-
-def _solarize_increasing(image: tf.Tensor, magnitude: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
-    """Values from `256 - int(256 * magnitude)` on, turned over."""
-    return tf.where(image < 256.0 - tf.floor(256.0 * magnitude), image, 255.0 - image)
-
-
 # Functions of an image in [0, 255] of shape (height, width, 3), a magnitude and a sign, by name:
 # those of the paper's section 3 as torchvision has them; those of the TPU repository's
 # `autoaugment.py`, which big_vision's `pp/autoaugment.py` repeats; and the 15 of timm that grow
 # stronger with the magnitude ("inc1"), with which DeiT was trained.
-_TORCHVISION = (autocontrast, equalize, rotate, solarize, color, posterize, contrast)
-_TORCHVISION += (brightness, sharpness, shear_x, shear_y, translate_x, translate_y)
 OPERATIONS = {
     "torchvision": {
-        "identity": lambda image, magnitude, sign: image,
-        **{step.__name__: step for step in _TORCHVISION},
+        "identity": lambda image, m, s: image,
+        "autocontrast": autocontrast,
+        "equalize": equalize,
+        "rotate": rotate,
+        "solarize": lambda image, m, s: _invert_from(image, 255.0 * (1.0 - m)),
+        "color": color,
+        "posterize": lambda image, m, s: _drop_bits(tf.round(image), tf.round(4.0 * m)),
+        "contrast": contrast,
+        "brightness": brightness,
+        "sharpness": sharpness,
+        "shear_x": shear_x,
+        "shear_y": shear_y,
+        "translate_x": translate_x,
+        "translate_y": translate_y,
     },
     "tpu": {
         "autocontrast": lambda *arguments: tf.floor(autocontrast(*arguments)),
         "equalize": equalize,
         "invert": lambda image, m, s: 255.0 - image,
         "rotate": lambda x, m, s: _nearest(x, *_rotation(x, m, s)),
-        "posterize": _keep_bits,
-        "solarize": _solarize,
-        "color": _blend_grey,
-        "contrast": _blend_constant,
+        # The first `4 * magnitude` bits are kept, at least one.
+        "posterize": lambda image, m, s: _drop_bits(
+            image, tf.clip_by_value(8.0 - tf.floor(4.0 * m), 0.0, 7.0)
+        ),
+        # The threshold is an 8-bit constant: 256 is 0, and 384 is 128.
+        "solarize": lambda image, m, s: _invert_from(
+            image, tf.math.floormod(tf.floor(256.0 * m), 256.0)
+        ),
+        "color": lambda image, m, s: _blend(
+            tf.cast(tf.image.rgb_to_grayscale(tf.cast(image, tf.uint8)), tf.float32), image, m
+        ),
+        # The mean is the number of pixels over 256 there, whatever the image.
+        "contrast": lambda image, m, s: _blend(
+            tf.floor(tf.minimum(math.prod(image.shape[:2]) / 256, 255.0)), image, m
+        ),
         "brightness": lambda image, m, s: _blend(0.0, image, m),
         "sharpness": _blend_smooth,
         "shear_x": lambda x, m, s: _nearest(x, 1.0, 0.3 * m * s, 0.0, 0.0, 1.0, 0.0),
@@ -403,8 +376,9 @@ OPERATIONS = {
         "equalize": equalize,
         "invert": lambda image, m, s: 255.0 - image,
         "rotate": _in_mean_colour(rotate),
-        "posterize": _keep_bits_increasing,
-        "solarize": _solarize_increasing,
+        # The first `4 - int(4 * magnitude)` bits are kept, which may be none.
+        "posterize": lambda image, m, s: _drop_bits(image, 4.0 + tf.floor(4.0 * m)),
+        "solarize": lambda image, m, s: _invert_from(image, 256.0 - tf.floor(256.0 * m)),
         "solarize_add": _solarize_add,
         "color": color,
         "contrast": contrast,

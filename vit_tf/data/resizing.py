@@ -1,10 +1,12 @@
 """Images in another size and range of values, as a `Preprocessing` says."""
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from vit_tf.data.preprocessing import Preprocessing
 
 # The kernels of interpolations, in the words of `ScaleAndTranslate`.
 KERNELS = {
@@ -21,35 +23,7 @@ PLAIN_KERNELS = {
 }
 
 
-class Resizing(Protocol):
-    """What a `Preprocessing` says of sizes and values, which this module needs to know of it."""
-
-    @property
-    def interpolation(self) -> str: ...
-
-    @property
-    def antialias(self) -> bool: ...
-
-    @property
-    def aspect(self) -> str | None: ...
-
-    @property
-    def crop(self) -> float | None: ...
-
-    @property
-    def crop_rounding(self) -> str: ...
-
-    @property
-    def channel_order(self) -> str: ...
-
-    @property
-    def mean(self) -> tuple[float, ...]: ...
-
-    @property
-    def std(self) -> tuple[float, ...]: ...
-
-
-def resize_image(image: tf.Tensor, size: tuple, preprocessing: Resizing) -> tf.Tensor:
+def resize_image(image: tf.Tensor, size: tuple, preprocessing: Preprocessing) -> tf.Tensor:
     """Images (..., height, width, channel) in another size, as `Preprocessing` specifies."""
     image = tf.convert_to_tensor(image)
     if tuple(image.shape[-3:-1]) == size and preprocessing.crop in (None, 1):
@@ -80,7 +54,7 @@ def _in_aspect(images: tf.Tensor, size: tuple[int, int], aspect: str) -> tf.Tens
     return tf.pad(images, margins)
 
 
-def _squeeze(images: tf.Tensor, size: tuple[int, int], preprocessing: Resizing) -> tf.Tensor:
+def _squeeze(images: tf.Tensor, size: tuple[int, int], preprocessing: Preprocessing) -> tf.Tensor:
     native_size, method = tf.shape(images)[1:3], preprocessing.interpolation
 
     def by_kernel() -> tf.Tensor:
@@ -103,7 +77,7 @@ def _squeeze(images: tf.Tensor, size: tuple[int, int], preprocessing: Resizing) 
 def _scale_and_translate(
     images: tf.Tensor,
     size: tuple[int, int],
-    preprocessing: Resizing,
+    preprocessing: Preprocessing,
     scale: tf.Tensor,
     translation: tf.Tensor,
 ) -> tf.Tensor:
@@ -140,7 +114,7 @@ def _scale_and_translate(
 
 
 def _centre(
-    images: tf.Tensor, size: tuple[int, int], preprocessing: Resizing, crop: float
+    images: tf.Tensor, size: tuple[int, int], preprocessing: Preprocessing, crop: float
 ) -> tf.Tensor:
     """The centre of images whose shorter side becomes `floor(size / crop)`, as torchvision's."""
     native_size = tf.shape(images)[1:3]
@@ -168,7 +142,7 @@ def _centre(
     return _scale_and_translate(images, size, preprocessing, scale, -start)
 
 
-def scale_values(images: Any, preprocessing: Resizing | None = None) -> Any:
+def scale_values(images: Any, preprocessing: Preprocessing | None = None) -> Any:
     """`image / (255 std) - mean / std` of values in [0, 255], float32; by default to [-1, 1]."""
     if preprocessing and preprocessing.channel_order == "bgr":
         images = images[..., ::-1]

@@ -23,7 +23,7 @@ from vit_tf.data.source import (
     Indices,
     Item,
     Source,
-    check_number,
+    check_numbers,
     checked_size,
     partition,
 )
@@ -158,32 +158,25 @@ class Scene:
 
     def draw(self, size: tuple[int, int]) -> np.ndarray:
         """The picture, uint8 of shape (height, width, 3), as the mean colour within each pixel."""
+        # Waves are computed at the centre of each pixel: they are too long to change within one.
+        colours = np.tile(np.asarray(self.colour, float), (*size, 1))
+        for frequency, phase, amplitude in self.waves:
+            wave = np.sin(2 * math.pi * (pixel_centres(size) @ np.asarray(frequency)) + phase)
+            colours += wave[..., None] * np.asarray(amplitude)
+        # Bars, and then shapes, are drawn on a finer grid.
         points = pixel_centres((size[0] * SUBPIXELS, size[1] * SUBPIXELS))
-        colours = self._waves(size).repeat(SUBPIXELS, axis=0).repeat(SUBPIXELS, axis=1)
-        self._draw_bars(colours, points)
+        colours = colours.repeat(SUBPIXELS, axis=0).repeat(SUBPIXELS, axis=1)
+        for centre, length, width, angle, colour in self.bars:
+            down, right = np.moveaxis(points - np.asarray(centre), -1, 0)
+            along = math.cos(angle) * right + math.sin(angle) * down
+            across = math.cos(angle) * down - math.sin(angle) * right
+            colours[(np.abs(along) <= length) & (np.abs(across) <= width)] = colour
         for shape in self.shapes:
             on = shape.covers(points)
             colours[on] = shape.colours(points[on])
         colours = colours.reshape(size[0], SUBPIXELS, size[1], SUBPIXELS, 3).mean((1, 3))
         noise = np.random.default_rng(self.grain).normal(0, GRAIN, colours.shape)
         return np.clip(np.round(colours * self.light + noise), 0, 255).astype(np.uint8)
-
-    def _waves(self, size: tuple[int, int]) -> np.ndarray:
-        """The ground at the centre of each pixel: waves are too long to change within one."""
-        points = pixel_centres(size)
-        colours = np.tile(np.asarray(self.colour, float), (*size, 1))
-        for frequency, phase, amplitude in self.waves:
-            wave = np.sin(2 * math.pi * (points @ np.asarray(frequency)) + phase)
-            colours += wave[..., None] * np.asarray(amplitude)
-        return colours
-
-    def _draw_bars(self, colours: np.ndarray, points: np.ndarray) -> None:
-        """Draws into `colours` of shape (row, column, 3), at points of shape (row, column, 2)."""
-        for centre, length, width, angle, colour in self.bars:
-            down, right = np.moveaxis(points - np.asarray(centre), -1, 0)
-            along = math.cos(angle) * right + math.sin(angle) * down
-            across = math.cos(angle) * down - math.sin(angle) * right
-            colours[(np.abs(along) <= length) & (np.abs(across) <= width)] = colour
 
 
 def pixel_centres(size: tuple[int, int]) -> np.ndarray:
@@ -306,9 +299,6 @@ class Shapes(Source, Decoder):
         columns = (FIRST[split] + indices, self.labels(split)[indices])
         return tf.data.Dataset.from_tensor_slices(columns)
 
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
-        return self
-
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
         texture_of = self._texture_of
         image = tf.numpy_function(
@@ -377,8 +367,7 @@ def load_shapes(
     Raises:
         ValueError: as for `load`.
     """
-    if take is not None:
-        check_number("take", take, 1)
+    check_numbers(1, take=take)
     size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
     source = Shapes()
     selection = partition(source, (split,), 0, {} if take is None else {split: take}, seed)[split]
@@ -460,7 +449,7 @@ def load_cue_conflict(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_number("count", count, 1)
+    check_numbers(1, count=count)
     if count > NUM_EXAMPLES["test"]:
         raise ValueError(f"Expected count to be at most {NUM_EXAMPLES['test']}. Received: {count}")
     size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
@@ -494,8 +483,8 @@ def load_shape_pairs(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_number("count", count, 1)
-    check_number("seed", seed, 0)
+    check_numbers(1, count=count)
+    check_numbers(0, seed=seed)
     size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
     source = Shapes()
     labels = source.labels("test")
@@ -516,10 +505,11 @@ def load_shape_pairs(
     for pair in index_pairs:
         both = visible[pair].all(axis=0)
         sides = dict(zip(("source", "target"), pair, strict=True))
-        content = {"category": source.class_names[labels[pair[0]]]}
-        content |= {side: images[np.searchsorted(indices, i)] for side, i in sides.items()}
-        content |= {f"{side}_points": places[i, both] * size for side, i in sides.items()}
-        content |= {f"{side}_box": _box(scenes[i]) * np.tile(size, 2) for side, i in sides.items()}
+        content: dict[str, Any] = {"category": source.class_names[labels[pair[0]]]}
+        for side, index in sides.items():
+            content[side] = images[np.searchsorted(indices, index)]
+            content[f"{side}_points"] = places[index, both] * size
+            content[f"{side}_box"] = _box(scenes[index]) * np.tile(size, 2)
         pairs.append(content)
     return pairs
 
@@ -552,9 +542,8 @@ def load_shape_videos(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_number("count", count, 1)
-    check_number("num_frames", num_frames, 1)
-    check_number("seed", seed, 0)
+    check_numbers(1, count=count, num_frames=num_frames)
+    check_numbers(0, seed=seed)
     size = checked_size(image_size) or (SIDE, SIDE)
     videos = [
         random_motion(num_frames, np.random.default_rng([VIDEO_SEED, seed, number]))

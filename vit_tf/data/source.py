@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.common.names import file_error, unknown_name
+from vit_tf.common.names import as_sizes, file_error, lookup
 from vit_tf.data.files import digest_files
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 
@@ -125,9 +125,9 @@ class Source(ABC):
         """As `read`, for contiguous indices that are shuffled anew in each pass."""
         raise NotImplementedError(f"{type(self).__name__} has shuffles_files = False")
 
-    @abstractmethod
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
         """What decodes the items of `read`, for a model that takes so many channels."""
+        return cast(Decoder, self)  # a source that is none has this method itself
 
     def version(self) -> str:
         """A text that changes with what is stored; it is used where items are not in files."""
@@ -185,9 +185,6 @@ class SourceView(Source):
     def _select(self, split: str, indices: Indices) -> tuple[list[Selected], np.ndarray]:
         """Examples of a split by split of the source, and the number of the latter for each."""
         members = self._members[split]
-        if len(members) == 1:
-            name, inner = members[0]
-            return [(name, inner[indices])], np.zeros(len(indices), np.int64)
         counts = np.array([len(inner) for _, inner in members])
         ends = np.cumsum(counts)
         owners = np.searchsorted(ends, indices, side="right")
@@ -239,11 +236,11 @@ class SourceView(Source):
 def with_all(source: Source) -> Source:
     """The source with one more split, `"all"`: the examples of the others, in order."""
     splits = [split for split in SPLITS if split in source.num_examples]
-
-    def join(names: Sequence[str]) -> list[Selected]:
-        return [_whole(source, name) for name in names]
-
-    members = {split: partial(join, [split]) for split in splits} | {ALL: partial(join, splits)}
+    joined = {split: [split] for split in splits} | {ALL: splits}
+    members = {
+        name: lambda names=names: [_whole(source, split) for split in names]
+        for name, names in joined.items()
+    }
     return SourceView(source, members, source.class_names)
 
 
@@ -337,8 +334,23 @@ def partition(
         raise ValueError(
             f"The data set has the splits {there}{cut}. Received: splits={tuple(splits)!r}"
         )
+    # A class-balanced part of a split.
     for name, size in take.items():
-        selection[name] = _take(source, name, *selection[name], size, seed)
+        split, indices = selection[name]
+        if not len(indices):
+            raise ValueError(
+                f"The {name} split is empty, as that of a folder of one image: take no images of it"
+            )
+        if size > len(indices):
+            raise ValueError(
+                f"Expected take to be at most {len(indices)}, the number of examples of the {name} "
+                f"split. Received: take={size}"
+            )
+        labels = source.labels(split)
+        labels = None if labels is None else labels[indices]
+        rng = np.random.default_rng([seed, len(SPLITS) + NAMES.index(name)])
+        part = stratified_sample(labels, len(indices), size, rng, balanced=True)
+        selection[name] = split, indices[part]
     return {name: selection[name] for name in splits}
 
 
@@ -350,8 +362,7 @@ def check_splits(splits: Sequence[str]) -> None:
             f"Received: splits={splits!r}"
         )
     for split in splits:
-        if split not in NAMES:
-            raise unknown_name("split", split, NAMES)
+        lookup("split", split, dict.fromkeys(NAMES))
 
 
 def lacks_test(splits: Collection[str]) -> bool:
@@ -388,21 +399,6 @@ def _carve(source: Source, fraction: float, seed: int) -> tuple[Selected, Indice
     return ("train", np.setdiff1d(np.arange(count), held)), held
 
 
-def _take(
-    source: Source, name: str, split: str, indices: Indices, size: int, seed: int
-) -> Selected:
-    """A class-balanced part of a split, as in `partition`."""
-    if size > len(indices):
-        raise ValueError(
-            f"Expected take to be at most {len(indices)}, the number of examples of the {name} "
-            f"split. Received: take={size}"
-        )
-    labels = source.labels(split)
-    labels = None if labels is None else labels[indices]
-    rng = np.random.default_rng([seed, len(SPLITS) + NAMES.index(name)])
-    return split, indices[stratified_sample(labels, len(indices), size, rng, balanced=True)]
-
-
 def checked_size(
     image_size: int | Sequence[int] | None,
     preprocessing: Preprocessing | JointPreprocessing | None = None,
@@ -411,15 +407,9 @@ def checked_size(
     """`image_size`, or that of the preprocessing, as a pair (height, width), or None."""
     size = None
     if image_size is not None:
-        sides = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size,) * 2
-        if len(sides) != 2:
-            raise ValueError(
-                "Expected image_size to be a number of pixels or a pair (height, width). "
-                f"Received: image_size={image_size!r}"
-            )
-        for pixels in sides:
-            check_number("image_size", pixels, 1)
-        size = cast(tuple[int, int], sides)
+        sides = image_size if isinstance(image_size, (tuple, list)) else (image_size,) * 2
+        form = "a number of pixels or a pair (height, width)"
+        size = cast(tuple[int, int], as_sizes("image_size", sides, form, (2,)))
     if preprocessing is None:
         return size
     if isinstance(preprocessing, JointPreprocessing):
@@ -438,9 +428,14 @@ def checked_size(
     return preprocessing.size or size
 
 
-def check_number(name: str, value: object, least: int) -> None:
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-        raise ValueError(f"Expected {name} to be an integer >= {least}. Received: {name}={value!r}")
+def check_numbers(least: int, **values: object) -> None:
+    """Raises a `ValueError` unless arguments are None or integers from `least` on."""
+    for name, value in values.items():
+        is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        if value is not None and (not is_integer or cast(int, value) < least):
+            raise ValueError(
+                f"Expected {name} to be an integer >= {least}. Received: {name}={value!r}"
+            )
 
 
 def read_class_list(path: str | os.PathLike) -> tuple[str, ...]:
@@ -450,7 +445,7 @@ def read_class_list(path: str | os.PathLike) -> tuple[str, ...]:
     used; other lines are names, which may contain blanks.
 
     Raises:
-        ValueError: if the file cannot be read, or lists no class.
+        ValueError: if the file cannot be read.
     """
     try:
         # As TensorFlow reads the images, in any of its file systems.
@@ -460,10 +455,7 @@ def read_class_list(path: str | os.PathLike) -> tuple[str, ...]:
         raise ValueError(
             f"Cannot read the list of classes {str(path)!r}: {file_error(error, path)}"
         ) from error
-    names = tuple(WORDNET.sub(r"\1", line.strip()) for line in lines if line.strip())
-    if not names:
-        raise ValueError(f"The list of classes {str(path)!r} is empty")
-    return names
+    return tuple(WORDNET.sub(r"\1", line.strip()) for line in lines if line.strip())
 
 
 def select_classes(source: Source, classes: Sequence[str] | None) -> Source:
@@ -475,10 +467,8 @@ def select_classes(source: Source, classes: Sequence[str] | None) -> Source:
             "Expected classes to be a list of distinct class names; read_class_list reads "
             f"one from a file. Received: classes={classes!r}"
         )
-    for name in classes:
-        if name not in source.class_names:
-            raise unknown_name("class", name, source.class_names)
-    positions = [source.class_names.index(name) for name in classes]
+    position_of = {name: position for position, name in enumerate(source.class_names)}
+    positions = [lookup("class", name, position_of) for name in classes]
     new_labels = np.full(len(source.class_names), -1, np.int32)
     new_labels[positions] = np.arange(len(positions))
 

@@ -1,7 +1,6 @@
 """Image classification data sets of TensorFlow Datasets."""
 
 import functools
-import json
 import os
 from dataclasses import dataclass
 from typing import Any, cast
@@ -29,17 +28,14 @@ LABELS_AT_MOST = 200_000
 SHUFFLE_BUFFER = 10_000
 BLOCK = 1024  # records that are picked from at once
 _labels = {}  # of each split that was read, by its folder, version and name
-# The file that describes a prepared data set.
-INFO = "dataset_info.json"
-# How many of the hosts that a data set comes from are asked, and for how many seconds each.
-HOSTS, SECONDS = 3, 5
+SECONDS = 5  # in which the host of a data set has to answer
 
 
 def open_tfds(name: str, data_dir: str | os.PathLike | None = None) -> Source:
     """The `Source` of a TFDS data set of images with one label each, downloaded if necessary."""
     builder = _builder(name, data_dir)
     if not builder.is_prepared():
-        _check_downloadable(builder, name)
+        _require_host(builder, name)
         try:
             builder.download_and_prepare()
         except Exception as error:  # downloads fail in as many ways as there are data sets
@@ -59,13 +55,20 @@ class TfdsSource(Source):
         import tensorflow_datasets as tfds
 
         self.builder, self._name = builder, name
-        self.image_key, self.label_key = _keys(builder, name)
+        keys, features = builder.info.supervised_keys, builder.info.features
+        kinds = [type(features[key]) for key in keys or () if isinstance(key, str)]
+        if kinds != [tfds.features.Image, tfds.features.ClassLabel]:
+            raise ValueError(
+                "Expected name to be a TFDS data set of images with one label each. "
+                f"Received: {name!r} with features {format_list(features)}"
+            )
+        self.image_key, self.label_key = keys
         self._in_records = builder.info.file_format is tfds.core.FileFormat.TFRECORD
         # One file after the other, so that a position in the stream is an index into the split.
         self._config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         self._decoders = {self.image_key: tfds.decode.SkipDecoding()}
-        self._feature = builder.info.features[self.image_key]
-        self.class_names = tuple(builder.info.features[self.label_key].names)
+        self._feature = features[self.image_key]
+        self.class_names = tuple(features[self.label_key].names)
         self.num_examples = {
             split: facts.num_examples for split, facts in builder.info.splits.items()
         }
@@ -192,81 +195,30 @@ def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
     raise unknown_data(name)
 
 
-def prepared_in(folder: str | os.PathLike) -> tuple[str, str] | None:
-    """What TFDS has prepared in a folder or 3 levels below, (name, its data_dir), or None."""
-    for depth in range(4):
-        pattern = os.path.join(folder, *"*" * depth, INFO)
-        for path in sorted(tf.io.gfile.glob(pattern))[:1]:
-            with tf.io.gfile.GFile(path) as file:
-                config = json.load(file).get("configName")
-            # data_dir/name[/config]/version/dataset_info.json
-            data_dir, *parts = path.rsplit("/", 4 if config else 3)
-            return "/".join(parts[:-2]), data_dir
-    return None
-
-
-def _check_downloadable(builder: Any, name: str) -> None:
-    """Raises a `ValueError` for the wrong folder, and without files if no host answers."""
-    root = builder.data_dir_root
-    prepared = prepared_in(root) if root.is_dir() else None
-    if prepared and os.path.normpath(root).startswith(os.path.join(prepared[1], "")):
-        raise ValueError(
-            f"data_dir (--data-dir) is the folder of one data set, {prepared[0]!r}, not of "
-            f"all. Received: {name!r}; try data_dir={prepared[1]!r}"
-        )
-    downloads = root / "downloads"
-    if any(next(iter(downloads.glob(kind)), None) for kind in ("*.INFO", "manual/*")):
-        return
-    host, error = _unreachable(builder)
-    if error is not None:
-        infos = [path for depth in (2, 3) for path in root.glob("*/" * depth + INFO)]
-        names = sorted(path.parent.relative_to(root).as_posix() for path in infos)
-        there = f"prepared there: {format_list(names) or 'nothing'}"
-        where = there if root.is_dir() else "does not exist"
-        where = f", not prepared in {root} ({where}), and {host} cannot be reached"
-        raise _unusable(name, error, where) from error
-
-
-def _unreachable(builder: Any) -> tuple[str | None, Exception | None]:
-    """A host that a data set comes from and why it does not answer; (None, None) if one does."""
+def _require_host(builder: Any, name: str) -> None:
+    """Raises a `ValueError` if the host of a data set cannot be reached, where TFDS tries long."""
     import requests
 
-    hosts = {urlsplit(url).hostname: url for url in builder.url_infos or () if "://" in url}
-    failed = None, None
-    for host, url in list(hosts.items())[:HOSTS]:
-        try:
-            requests.head(url, timeout=SECONDS)
-        except requests.exceptions.ConnectionError as error:
-            failed = host, error
-            continue
-        except requests.exceptions.RequestException:
-            pass
-        return None, None
-    return failed
+    root = builder.data_dir_root
+    urls = [url for url in builder.url_infos or () if "://" in url]
+    downloads = root / "downloads"
+    if not urls or any(next(iter(downloads.glob(kind)), None) for kind in ("*.INFO", "manual/*")):
+        return
+    try:
+        requests.head(urls[0], timeout=SECONDS)
+    except requests.exceptions.ConnectionError as error:
+        where = f", not prepared in {root}, and {urlsplit(urls[0]).hostname} cannot be reached"
+        raise _unusable(name, error, where) from error
+    except requests.exceptions.RequestException:
+        pass
 
 
 def _unusable(name: str, error: BaseException, where: str = "") -> ValueError:
-    # Where a host does not answer, requests wraps what is wrong in words about the attempts.
-    inner = getattr(error.args[0], "reason", error) if error.args else error
-    reason = " ".join(str(inner).split())[:300]
+    reason = " ".join(str(error).split())[:300]
     return ValueError(
         "Expected name to be a TFDS data set that is prepared in data_dir (--data-dir) or can be "
         f"downloaded. Received: {name!r}{where} ({type(error).__name__}: {reason})"
     )
-
-
-def _keys(builder: Any, name: str) -> tuple[str, str]:
-    """The names of the image and of the label among the features."""
-    import tensorflow_datasets as tfds
-
-    keys, features = builder.info.supervised_keys, builder.info.features
-    kinds = [type(features[key]) for key in keys or () if isinstance(key, str)]
-    if kinds != [tfds.features.Image, tfds.features.ClassLabel]:
-        raise ValueError(
-            "Expected name to be a TFDS data set of images with one label each. "
-            f"Received: {name!r} with features {format_list(features)}"
-        )
-    return keys
 
 
 def _keep(examples: tf.data.Dataset, places: np.ndarray) -> tf.data.Dataset:

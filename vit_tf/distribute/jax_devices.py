@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -10,7 +9,6 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-log = logging.getLogger("vit_tf.distribute")
 # Seconds without a sign of life after which a worker is dead, and to wait for all to start.
 HEARTBEAT, START = 20, 600
 
@@ -68,7 +66,10 @@ def strategy_of(model: keras.Model) -> DataParallelStrategy:
 def make(name: str) -> DataParallelStrategy:
     """The `DataParallelStrategy` of a name in `strategies.STRATEGIES`, but for `"multiworker"`."""
     if name == "tpu":
-        _connect_pod()
+        # JAX finds the hosts of a pod. On a single host it finds none, or was used before: both are
+        # right there, and `_require_all_processes` raises on several.
+        with contextlib.suppress(ValueError):
+            connect(None)
     devices = _devices("tpu") if name == "tpu" else tuple(keras.distribution.list_devices())
     if name == "tpu" and not devices:
         raise ValueError(
@@ -119,16 +120,6 @@ def connect(cluster: tuple[Sequence[str], int] | None) -> DataParallelStrategy:
             ) from error
     _share_seed()
     return _strategy(tuple(keras.distribution.list_devices()))
-
-
-def _connect_pod() -> None:
-    """Connects the hosts of a TPU pod, which JAX finds by itself; nothing on a single host."""
-    try:
-        connect(None)
-    except ValueError as error:
-        # JAX finds no cluster, or the program has used JAX: both are right on a single host, and
-        # `_require_all_processes` raises on several.
-        log.debug("One process: %s", error)
 
 
 def num_processes() -> int:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, TypeAlias, cast
 
@@ -157,13 +156,6 @@ def explained_failures() -> Iterator[None]:
         ) from error
 
 
-def leave(status: int) -> NoReturn:
-    """End a process whose other workers are lost, at once: Python would wait for TensorFlow."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
 def find_cluster(
     workers: Sequence[str] | None = None, worker: int | None = None
 ) -> tuple[list[str], int]:
@@ -200,28 +192,20 @@ def has_several_workers() -> bool:
 
 
 def _from_tf_config(text: str) -> tuple[list[str], int]:
+    """The tasks of type chief and worker, in this order."""
     try:
         config = json.loads(text)
-        cluster, task = dict(config["cluster"]), config["task"]
-        kind, index = task["type"], int(task["index"])
+        kind, index = config["task"]["type"], int(config["task"]["index"])
+        tasks = {"chief": [], "worker": [], **config["cluster"]}
+        if len(tasks) > 2 or not 0 <= index < len(tasks[kind]):
+            raise KeyError(f"no task {index} of type {kind!r} among those of type chief and worker")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             'Expected TF_CONFIG to be JSON such as {"cluster": {"worker": ["host:port", ...]}, '
             f'"task": {{"type": "worker", "index": 0}}}}. Received: {text!r} ({error!r})'
         ) from error
-    if not set(cluster) <= {"chief", "worker"} or kind not in cluster:
-        raise ValueError(
-            "Expected TF_CONFIG to name tasks of type chief and worker, and this one's among them. "
-            f"Received: cluster of {sorted(cluster)}, task of type {kind!r}"
-        )
-    if not 0 <= index < len(cluster[kind]):
-        raise ValueError(
-            f"Expected TF_CONFIG to specify which of {len(cluster[kind])} tasks of type {kind!r} "
-            f"this is, from 0. Received: {index}"
-        )
-    chiefs = list(cluster.get("chief", ()))
-    addresses = [*chiefs, *cluster.get("worker", ())]
-    return _checked("TF_CONFIG", addresses, index + (len(chiefs) if kind == "worker" else 0))
+    first = len(tasks["chief"]) if kind == "worker" else 0
+    return _checked("TF_CONFIG", [*tasks["chief"], *tasks["worker"]], first + index)
 
 
 def _from_slurm() -> tuple[list[str], int]:
@@ -392,18 +376,10 @@ def pad_batches(
     batch_shard = shard if shard is not None and is_shardable(batches) else None
 
     def pad(batch: Any, count: tf.Tensor) -> tuple:
-        inputs, labels, *given_weights = batch
         total = most or -(-count // replicas) * replicas
-        given_weights = (
-            tf.cast(given_weights[0], tf.float32)
-            if given_weights
-            else tf.ones(tf.shape(labels)[:1])
-        )
         # The loss is the mean over all of a batch, the padding included.
         scale = tf.cast(total, tf.float32) / tf.cast(count, tf.float32)
-        weights = tf.stack(
-            [given_weights * scale, given_weights, tf.ones_like(given_weights)], axis=1
-        )
+        weighted = _weighted(batch, tf.fill(tf.shape(batch[1])[:1], scale))
         padded_size = total if batch_shard is None else total // batch_shard.num_shards
 
         def fill(tensor: tf.Tensor) -> tf.Tensor:
@@ -415,7 +391,7 @@ def pad_batches(
             first, last = (total * n // shard.num_shards for n in (shard.index, shard.index + 1))
             return filled[first:last]
 
-        return tf.nest.map_structure(fill, (inputs, labels, weights))
+        return tf.nest.map_structure(fill, weighted)
 
     if batch_shard is None:
         return ResumableDataset.from_sources(
@@ -487,11 +463,5 @@ def _weighted(batch: tuple, weights: tf.Tensor) -> tuple:
     """A batch of (images, labels) or (images, labels, weights) with the three weights."""
     inputs, labels, *given_weights = batch
     weights = tf.ensure_shape(weights, labels.shape[:1])
-    given_weights = (
-        tf.cast(given_weights[0], tf.float32) if given_weights else tf.ones_like(weights)
-    )
-    return (
-        inputs,
-        labels,
-        tf.stack([weights * given_weights, given_weights, tf.ones_like(given_weights)], axis=1),
-    )
+    given = tf.cast(given_weights[0], tf.float32) if given_weights else tf.ones_like(weights)
+    return inputs, labels, tf.stack([weights * given, given, tf.ones_like(given)], axis=1)

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -71,70 +71,39 @@ class MaskedCalls:
 RULE = ("call", "_compute_attention", "_masked_softmax")
 
 
-def find_weights_not_softmax(
-    model: keras.Model, names: Iterable[str], masked: Container[str]
-) -> list[str]:
-    """Names of attention weights that their layers compute by another rule.
+def has_own_rule(layer: keras.layers.Layer) -> bool:
+    """Whether a layer may compute its attention weights by another rule than Keras."""
+    base = keras.layers.MultiHeadAttention
+    return any(getattr(type(layer), r, None) is not getattr(base, r, None) for r in RULE)
 
-    `names` are some of the names that `computed_weights` returns. Each layer of a subclass is
-    called once on random images, unless its path is in `masked`.
+
+def find_contradicted(
+    model: keras.Model, names: Sequence[str], images: Tensor | None = None
+) -> list[str]:
+    """Names of attention weights that do not give what their layers return for images.
+
+    `names` are some of those that `computed_weights` returns; the images are random by default.
     """
-    base, layers, changed_layers = keras.layers.MultiHeadAttention, attention_layers(model), {}
-    for name in names:
-        path, call = split_weights(name)
-        kind = type(layers[path])
-        changed = any(getattr(kind, rule, None) is not getattr(base, rule, None) for rule in RULE)
-        if changed and path not in masked:
-            changed_layers[name] = (path, call)
-    if not changed_layers:
+    if not names:
         return []
     (_, *size), dtype = recorder.input_spec(model)
-    images = np.random.default_rng(0).uniform(-1, 1, [2, *(pixels or 32 for pixels in size)])
-    records, sites = recorder.record(model, images.astype(dtype)), recorder.find_taps(model)
+    if images is None:
+        images = np.random.default_rng(0).uniform(-1, 1, [2, *(pixels or 32 for pixels in size)])
+    layers, sites = attention_layers(model), recorder.find_taps(model)
+    records = recorder.record(model, ops.cast(images, dtype))
 
-    def follows(path: str, call: Any) -> bool:
+    def is_contradicted(name: str) -> bool:
+        path, call = split_weights(name)
         inputs = [f"{path}/{part}{call}" for part in ("query", "key", "value")]
+        # A layer that returns its weights too has two outputs.
         output = next((tap for tap in (path + call, f"{path}{call}/0") if tap in sites), None)
         if output is None or any(tap not in sites for tap in inputs):
-            return False
+            return True
         query, key, value, output = (records[sites[tap]] for tap in (*inputs, output))
         weights = AttentionWeights(dtype="float32")(query, key)
-        return not contradicts(layers[path], weights, value, output)
+        heads = ops.einsum("bnqk,bknh->bqnh", weights, ops.cast(value, "float32"))
+        returned = ops.cast(output, "float32")
+        off = ops.cast(layers[path].output_dense(heads), "float32") - returned
+        return not float(ops.max(ops.abs(off))) <= FAR * float(ops.max(ops.abs(returned)))
 
-    return [name for name, place in changed_layers.items() if not follows(*place)]
-
-
-def contradicts(layer: keras.layers.Layer, weights: Tensor, value: Tensor, output: Tensor) -> bool:
-    """Whether a layer's output differs from its weights applied to its values."""
-    heads = ops.einsum("bnqk,bknh->bqnh", weights, ops.cast(value, "float32"))
-    returned = ops.cast(output, "float32")
-    off = ops.cast(layer.output_dense(heads), "float32") - returned
-    return not float(ops.max(ops.abs(off))) <= FAR * float(ops.max(ops.abs(returned)))
-
-
-def attention_taps(model: keras.Model) -> dict[str, tuple]:
-    """From `"PATH/weights"` of each call of a layer to the taps of its values and its output."""
-    if not attention_layers(model):
-        return {}
-    taps, value_and_output = recorder.find_taps(model), {}
-    for weights in computed_weights(model, taps):
-        path, call = split_weights(weights)
-        output = path + call
-        # A layer that returns its weights too has two outputs.
-        value_and_output[weights] = (
-            f"{path}/value{call}",
-            output if output in taps else f"{output}/0",
-        )
-    return value_and_output
-
-
-def contradictions(model: keras.Model, taps: dict, names: Iterable) -> list[str]:
-    """The paths of the layers whose output differs from what their weights `names` give."""
-    layers, value_and_output = attention_layers(model), attention_taps(model) if names else {}
-    paths = {name: split_weights(name)[0] for name in names}
-    wrong = [
-        path
-        for name, path in paths.items()
-        if contradicts(layers[path], taps[name], *(taps[tap] for tap in value_and_output[name]))
-    ]
-    return list(dict.fromkeys(wrong))
+    return [name for name in names if is_contradicted(name)]

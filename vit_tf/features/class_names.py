@@ -23,13 +23,11 @@ def find_class_names(model: object) -> tuple[str, ...]:
     """
     if own := getattr(model, "class_names", None):
         return tuple(own)
-    is_classifier = isinstance(model, keras.Model) and _num_outputs(model) == NUM_IMAGENET
+    if not isinstance(model, keras.Model) or not hasattr(model, "_nodes_by_depth"):
+        return ()
+    shape = model.output_shape
+    is_classifier = isinstance(shape, tuple) and shape[1:] == (NUM_IMAGENET,)
     return imagenet_names() if is_classifier and _is_application(model) else ()
-
-
-def _num_outputs(model: keras.Model) -> int | None:
-    shape = getattr(model, "output_shape", None) if hasattr(model, "_nodes_by_depth") else None
-    return shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
 
 
 def _is_application(model: keras.Model) -> bool:

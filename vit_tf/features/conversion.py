@@ -225,7 +225,8 @@ def own_name(model: ModelLike) -> str:
 
 def require_model(model: Any) -> None:
     """Raises a `ValueError` for what no measurement can be made of."""
-    if not callable(model):
+    is_pipeline = type(model).__module__.startswith("transformers.pipelines.")
+    if not callable(model) or isinstance(model, type) or is_pipeline:
         raise ValueError(
             "Expected features to be a callable from images to {tap: tensor}, such as "
             f"vit_tf.submodel(model, 'block*'). Received: {_describe(model)}"
@@ -241,6 +242,10 @@ def _describe(model: Any) -> str:
             f"an array of shape {tuple(model.shape)}; activations at hand are compared by "
             "cka({name: array})"
         )
+    if isinstance(model, type):
+        return f"the class {model.__name__} in place of a model: {model.__name__}(...)"
+    if hasattr(model, "model"):
+        return f"{type(model).__name__}, whose attribute model is one"
     if isinstance(model, list | tuple) and any(map(callable, model)):
         return (
             f"{len(model)} models; a measurement takes one, and cka(model, images, other) and "

@@ -177,9 +177,9 @@ def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[s
     """
     _require_edits(edits)
     if is_torch_module(model):
-        from vit_tf.features.module_taps import IntervenedModule  # which imports PyTorch
+        from vit_tf.features.torch_modules import IntervenedModule  # which imports PyTorch
 
-        of_tap = {pattern: partial(_checked_call, pattern, edit) for pattern, edit in edits.items()}
+        of_tap = {pattern: _checked(pattern, edit) for pattern, edit in edits.items()}
         return IntervenedModule(model, of_tap, as_patterns(patterns) or ["logits"])
     if isinstance(model, TapModel):
         features, tap_names = model, model.taps
@@ -240,8 +240,6 @@ def run_interventions(
     `interventions` is a list of dicts from taps to edits, or a function from the unedited taps to
     such a list.
     """
-    if hasattr(features, "run_interventions"):  # of a PyTorch module
-        return features.run_interventions(interventions, tap, images)
     require_tensorflow("interventions")
     segments = features.segments()
     starts, taps, x = [], {}, ops.cast(images, "float32")
@@ -330,10 +328,6 @@ def _require_edits(edits: Any) -> None:
             "Expected edits to be a dict from tap patterns to functions of a value, such as "
             f"{{'block03/attention/branch': vit_tf.edits.zero}}. Received: {edits!r}"
         )
-
-
-def _checked_call(tap: str, edit: Edit, value: Tensor) -> Tensor:
-    return _checked(tap, edit)(value)
 
 
 def _checked(tap: str, edit: Edit) -> Edit:

@@ -44,11 +44,20 @@ class ClassScores:
     kind: ScoreKind = ScoreKind.SOFTMAX
 
 
-def no_class_scores(name: str, reason: str) -> ValueError:
-    """The error for a model without class scores, where these are read."""
+def cannot_be_split(name: str) -> ValueError:
+    """The error for features whose scores are not computed from their last layer alone."""
     return ValueError(
-        f"{name!r} has no class scores: {reason}, as in a model without a classifier. If a layer "
-        "returns class scores, name it with scores="
+        "Expected a submodel whose scores depend on its last layer only. Received: "
+        f"{name!r}, which cannot be cut there"
+    )
+
+
+def no_class_scores(name: str, reason: str, vector: str | None) -> ValueError:
+    """The error for a model without class scores, where these are read, and may be a vector."""
+    example = f", scores={vector!r} if {vector!r} holds them" if vector else ""
+    return ValueError(
+        f"Expected a model with class scores. Received: {name!r}, {reason}, as in a model without "
+        f"a classifier; name the layer of the scores with scores={example}"
     )
 
 
@@ -126,6 +135,12 @@ class Features(abc.ABC):
     ...), as inference. `vit_tf.features.conversion.features_of` makes features of any model.
     """
 
+    # What gradients need, in words, for the error where there are none.
+    gradient_requirement = (
+        "features that compute the scores from the layers whose gradients are taken, such as a "
+        "submodel; a SavedModel does not provide these gradients"
+    )
+
     def __init__(self, facts: ModelFacts) -> None:
         self.facts = facts
 
@@ -168,14 +183,6 @@ class Features(abc.ABC):
         """Identifies structure and weights; empty where nothing identifies them."""
         return ""
 
-    @property
-    def gradient_requirement(self) -> str:
-        """What gradients need, in words, for the error where there are none."""
-        return (
-            "features that compute the scores from the layers whose gradients are taken, such as a "
-            "submodel; a SavedModel does not provide these gradients"
-        )
-
     @abc.abstractmethod
     def compute(self, images: tf.Tensor) -> Taps:
         """The layers of a batch of images that the model accepts, without checks."""
@@ -197,7 +204,13 @@ class Features(abc.ABC):
 
     def select(self, layers: Iterable[str]) -> Features:
         """Features of some of the layers, given by name or shell pattern."""
-        return SelectedFeatures(self, tuple(layers))
+        patterns, known = tuple(layers), self.facts.layers
+        facts = replace(self.facts, layers=tuple(match(patterns, known)) if known else ())
+
+        def pick(taps: Taps) -> Taps:
+            return {name: taps[name] for name in match(patterns, tuple(taps))}
+
+        return DerivedFeatures(self, pick, facts)
 
     def select_kind(self, kind: str, block: str = "block00", detail: Detail = None) -> Features:
         """Features of the layers of a kind; a submodel or a function returns what its user chose.
@@ -223,7 +236,7 @@ class Features(abc.ABC):
         return self.with_facts(scores=ClassScores(layer))
 
     def with_grid_of_layers(self) -> Features:
-        """The same features; a token grid that is inferred is inferred from their own layers."""
+        """The features with the grid of their own layers, where it is inferred from layers."""
         return self
 
     def with_pooled_tokens(self) -> Features:
@@ -260,11 +273,6 @@ class Features(abc.ABC):
             f"{type(self).__name__}"
         )
 
-    @property
-    def can_intervene(self) -> bool:
-        """Whether `run_interventions` works."""
-        return type(self).run_interventions is not Features.run_interventions
-
     def split_at_last_layer(
         self, images: tf.Tensor, scores: str
     ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
@@ -273,27 +281,7 @@ class Features(abc.ABC):
         Raises:
             ValueError: if the scores depend on more than one layer.
         """
-        segments = self.segments()
-        taps: dict[str, tf.Tensor] = {}
-        value, is_at_layer = images, False
-        for segment in segments[:-1]:
-            segment_taps, end = segment(value)
-            value = cast(tf.Tensor, end)  # which only the last segment lacks
-            taps |= segment_taps
-            is_at_layer = any(tap is value for tap in segment_taps.values())
-        if not is_at_layer:
-            raise ValueError(
-                f"{self.name!r} cannot be split at its last layer: its scores also depend on "
-                "earlier layers"
-            )
-        head = segments[-1]
-        scores_taps, _ = head(value)
-        if list(scores_taps) != [scores]:
-            raise ValueError(
-                f"Expected {scores!r} to be all that follows the last layer. "
-                f"Received: {format_list(list(scores_taps))}"
-            )
-        return {**taps, **scores_taps}, lambda layer: head(layer)[0][scores]
+        raise cannot_be_split(self.name)
 
     def with_facts(self, **changes: Any) -> Features:
         """The same features with some facts changed."""
@@ -322,19 +310,6 @@ class DerivedFeatures(Features):
         return self.derive(self.inner(images))
 
 
-class SelectedFeatures(DerivedFeatures):
-    """Some of the layers of other features, given by name or shell pattern."""
-
-    def __init__(self, inner: Features, patterns: tuple[str, ...]) -> None:
-        known = inner.facts.layers
-        layers = tuple(match(patterns, known)) if known else ()
-        super().__init__(inner, self._pick, replace(inner.facts, layers=layers))
-        self._patterns = patterns
-
-    def _pick(self, taps: Taps) -> Taps:
-        return {name: taps[name] for name in match(self._patterns, tuple(taps))}
-
-
 def pick_taps(taps: Taps, names: Iterable[str]) -> dict[str, tf.Tensor]:
     """The entries of a dict of layers that are named, in the order of the names."""
     for name in names:
@@ -349,7 +324,10 @@ def require_layers_of_kind(facts: ModelFacts, kind: str, block: str, detail: Det
         kind, facts.layers, facts.shapes, facts.structure, facts.grid, detail=detail, block=block
     )
     if not layers and kind != "scores":
-        raise ValueError(f"No {KINDS[kind].lacks} found in {facts.name!r}: specify layers=")
+        raise ValueError(
+            f"No {KINDS[kind].lacks} found in {facts.name!r}: "
+            f"{facts.reasons.get('layers', 'specify layers=')}"
+        )
     return layers
 
 

@@ -1,12 +1,16 @@
-"""What the first images show about features, where the model alone does not fix it."""
+"""What images show about features, where the model alone does not fix it."""
 
 from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.common.names import format_list
 from vit_tf.features.features import Features
-from vit_tf.features.layers import grid_of_shapes, structure_of_outputs, with_prefix_first
+from vit_tf.features.layers import Shape, grid_of_shapes, structure_of_outputs
 from vit_tf.features.tokens import TokenGrid
 
 NUM_SHOWN = 3  # images that show shapes; with one, an axis of examples may be any axis of size one
@@ -31,9 +35,48 @@ def observed_grid(
     graph = facts.structure if facts.layers else structure_of_outputs(tuple(shapes), shapes)
     size = (images.shape[1], images.shape[2])
     grid = grid_of_shapes(shapes, shapes, size, graph, patch_size, prefix)
+    return with_prefix_first(grid, features, shapes, images.shape[1:])
 
-    def values_of_noise(layer: str) -> np.ndarray:
-        noise = np.random.default_rng(0).uniform(-1, 1, (2, *images.shape[1:]))
-        return np.asarray(features.select([layer])(tf.constant(noise.astype(np.float32)))[layer])
 
-    return with_prefix_first(grid, features.name, tuple(shapes), shapes, values_of_noise)
+def with_prefix_first(
+    grid: TokenGrid | None,
+    features: Features,
+    shapes: Mapping[str, Shape],
+    image_shape: tuple[int | None, ...],
+) -> TokenGrid | None:
+    """An inferred grid; None with a warning if tokens without a position do not come first.
+
+    Before the first layer of attention, the CLS token and registers are equal for any two images.
+    """
+    if grid is None or not grid.prefix:
+        return grid
+    for layer, shape in shapes.items():
+        if len(shape) != 2 or shape[0] != grid.num_tokens:
+            continue
+        values = values_of_noise(features, layer, image_shape)
+        if len(values) == 2:  # a table of positions, which a layer returns, has one row for both
+            break
+    else:
+        return grid
+    is_constant = np.all(values[0] == values[1], axis=-1)
+    if is_constant[: grid.prefix].all() or not is_constant[grid.prefix :].any():
+        return grid
+    numbers = np.flatnonzero(is_constant).tolist()
+    warnings.warn(
+        f"The tokens {format_list(list(map(str, numbers)))} of {grid.num_tokens} in "
+        f"{features.name!r} are the same for all images: prefix tokens that do not come first. No "
+        "grid is inferred, as that of measurements begins with them",
+        stacklevel=6,
+    )
+    return None
+
+
+def values_of_noise(
+    features: Features, layer: str, image_shape: tuple[int | None, ...]
+) -> np.ndarray:
+    """A layer for two images of noise."""
+    dtype = features.facts.input_dtype or "float32"
+    low, high = (0, 256) if "int" in dtype else (-1, 1)
+    sizes = [2, *(size or 1 for size in image_shape)]
+    noise = np.random.default_rng(0).uniform(low, high, sizes).astype(dtype)
+    return np.asarray(features.select([layer]).compute(tf.constant(noise))[layer])

@@ -119,18 +119,18 @@ def _count_einsum(op: tf.Operation) -> int:
 
 
 def _count_convolution(op: tf.Operation) -> int:
-    """Each output is a sum over a kernel of shape (*positions, channel of the group, filter)."""
-    return 2 * math.prod(op.inputs[1].shape[:-1]) * op.outputs[0].shape.num_elements()
+    """Each output is a sum over a kernel of shape (*positions, channel of the group, filter).
 
-
-def _count_depthwise(op: tf.Operation) -> int:
-    """Each output is a sum over the positions of a kernel (row, column, channel, multiplier)."""
-    return 2 * math.prod(op.inputs[1].shape[:2]) * op.outputs[0].shape.num_elements()
-
-
-def _count_transposed(op: tf.Operation) -> int:
-    """Each input goes into a kernel of shape (row, column, filter, channel of the input)."""
-    return 2 * math.prod(op.inputs[1].shape[:-1]) * op.inputs[2].shape.num_elements()
+    The kernel of a depthwise convolution has a multiplier in place of filters, and no sum over
+    channels; in a transposed convolution, the sums are over the values that each input goes into.
+    """
+    is_depthwise, is_transposed = "Depthwise" in op.type, op.type.endswith("BackpropInput")
+    summed = op.inputs[1].shape[: -2 if is_depthwise else -1]
+    return (
+        2
+        * math.prod(summed)
+        * (op.inputs[2] if is_transposed else op.outputs[0]).shape.num_elements()
+    )
 
 
 _COSTS = {
@@ -141,8 +141,8 @@ _COSTS = {
     "Einsum": _count_einsum,
     "Conv2D": _count_convolution,
     "Conv3D": _count_convolution,
-    "DepthwiseConv2dNative": _count_depthwise,
-    "Conv2DBackpropInput": _count_transposed,
+    "DepthwiseConv2dNative": _count_convolution,
+    "Conv2DBackpropInput": _count_convolution,
 }
 
 # Values, their shapes and positions; arithmetic on each number; sums and means; pooling, resizing.

@@ -41,7 +41,17 @@ class FunctionFeatures(Features):
     """
 
     def __init__(self, function: Callable[[Any], Mapping[str, Any]]) -> None:
-        super().__init__(facts_of_function(function))
+        layers = tuple(getattr(function, "taps", ()))
+        name = getattr(function, "name", None) or getattr(function, "__name__", "features")
+        declared = {
+            fact: getattr(function, attribute)
+            for fact, attribute in DECLARED.items()
+            if getattr(function, attribute, None) is not None
+        }
+        origin = "set in its folder" if "preprocessing" in declared else "unknown"
+        structure = structure_of_outputs(layers, {})
+        facts = ModelFacts(name.removesuffix("_taps"), layers, structure=structure)
+        super().__init__(replace(facts, preprocessing_origin=origin, **declared))
         self.function = function
 
     @property
@@ -135,25 +145,6 @@ def features_from_arrays(
             f"Expected activations of the same images. Received: arrays of {sizes} rows"
         )
     return np.concatenate(columns, axis=1), features
-
-
-def facts_of_function(function: Callable[..., Any]) -> ModelFacts:
-    """What a function declares in its attributes, as SavedModels and functions of users do."""
-    layers = tuple(getattr(function, "taps", ()))
-    name = getattr(function, "name", None) or getattr(function, "__name__", "features")
-    declared = {
-        fact: getattr(function, attribute)
-        for fact, attribute in DECLARED.items()
-        if getattr(function, attribute, None) is not None
-    }
-    origin = "set in its folder" if "preprocessing" in declared else "unknown"
-    return ModelFacts(
-        name=name.removesuffix("_taps"),
-        layers=layers,
-        structure=structure_of_outputs(layers, {}),
-        preprocessing_origin=origin,
-        **declared,
-    )
 
 
 # From facts of a model to the attributes of a function that declare them.

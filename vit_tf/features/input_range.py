@@ -1,14 +1,12 @@
 """What a Keras model of other origin expects of its images, found out from the model itself."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import keras
 import numpy as np
 
-from vit_tf.common.backend import Tensor
 from vit_tf.data.preprocessing import INTERPOLATIONS, Preprocessing
 from vit_tf.features import recorder
 
@@ -38,8 +36,6 @@ BACKBONES = {
 COMING = ((0, 255), (0, 1), (-1, 1))
 WORKING = ((0, 1), (-1, 1), (-2, 2), (0, 255), (-127.5, 127.5))
 FAR = 1.0  # a factor of e in width, or half the width in place
-PROBE_SIZE = (48, 48)  # of an image that a converter of images of any size is tried on
-PROBE_TOLERANCE = 0.01  # of the range of values, for other arithmetic of the same interpolation
 OTHER_CONVERTER = "its image converter does what no vit_tf.Preprocessing does"
 PLAIN = (keras.layers.Dropout, keras.layers.GaussianNoise, keras.layers.Identity)
 PLAIN += (keras.layers.InputLayer,)
@@ -63,12 +59,11 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
         inferred = _from_converter(converter, size, channels)
         reason = "set by its image converter"
         return inferred, reason if inferred else f"unknown; {OTHER_CONVERTER}"
-    ends, inside = _run_first_layers(model)
+    ends, around, resizing = _run_first_layers(model)
     if ends is None:
         return None, "unknown"
-    resizing = _first_resizing(model) if size is None else None
     how: dict[str, Any] = {}
-    if resizing is not None:  # images of its size pass through it unchanged
+    if size is None and resizing is not None:  # images of its size pass through it unchanged
         size = resizing.height, resizing.width
         aspect = "crop" if resizing.crop_to_aspect_ratio else None
         aspect = "pad" if resizing.pad_to_aspect_ratio else aspect
@@ -85,7 +80,7 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
         # The number of channels is known wherever the first layers have been run.
         of_range = Preprocessing.from_range(size, *values, cast(int, channels), **how)
         return of_range, "found from its first layers"
-    for part in inside:
+    for part in around:
         of_family = _from_family(part, size)
         if of_family is not None and of_family.num_channels == channels:
             return replace(of_family, **how), f"known of {part.name}"
@@ -102,9 +97,11 @@ def _from_converter(
     converter: Any, size: tuple[int, int] | None, channels: int
 ) -> Preprocessing | None:
     """The `Preprocessing` that KerasHub's `ImageConverter` does, or None if it does another."""
+    does = next(kind for kind in type(converter).__mro__ if "call" in vars(kind))
     scale = np.broadcast_to(1.0 if converter.scale is None else converter.scale, (channels,))
     offset = np.broadcast_to(0.0 if converter.offset is None else converter.offset, (channels,))
-    if (scale <= 0).any() or converter.interpolation not in INTERPOLATIONS:
+    is_usual = does.__name__ == "ImageConverter" and converter.interpolation in INTERPOLATIONS
+    if not is_usual or (scale <= 0).any():
         return None
     std = 1 / (255 * np.asarray(scale, np.float64))
     aspect = None
@@ -113,7 +110,7 @@ def _from_converter(
         aspect = "pad" if converter.pad_to_aspect_ratio else aspect
     size = converter.image_size or size
     mean = -offset * std
-    inferred = Preprocessing(
+    return Preprocessing(
         size,
         tuple(mean.tolist()),
         tuple(std.tolist()),
@@ -121,28 +118,6 @@ def _from_converter(
         antialias=converter.antialias,
         aspect=aspect,
     )
-    return inferred if _does_the_same(converter, inferred) else None
-
-
-def _does_the_same(converter: Any, preprocessing: Preprocessing) -> bool:
-    """Whether a converter, which may be of a class of the user's, agrees for an oblong image."""
-    height, width = preprocessing.size or PROBE_SIZE
-    shape = (height, width) if converter.image_size is None else (2 * height + 1, 3 * width)
-    # Smooth, so that interpolations of other arithmetic agree.
-    rows, columns = np.indices(shape)[..., None]
-    phases = np.arange(len(preprocessing.mean))
-    waves = np.cos(0.05 * rows + phases) * np.cos(0.07 * columns + phases)
-    image = np.asarray(127 + 64 * waves, np.float32)
-    try:
-        converted = keras.ops.convert_to_numpy(converter(image[None]))[0]
-    except (TypeError, ValueError):
-        return False  # it does not take images alone
-    if converted.shape[-1] == len(preprocessing.mean):
-        # Keras keeps values beyond black and white, at the edges of what is padded.
-        converted = np.clip(converted, *preprocessing.value_range)
-    expected = preprocessing(image)
-    tolerance = PROBE_TOLERANCE * np.ptp(expected)
-    return converted.shape == expected.shape and np.allclose(converted, expected, atol=tolerance)
 
 
 def _from_family(model: keras.Model, size: tuple[int, int] | None) -> Preprocessing | None:
@@ -157,80 +132,56 @@ def _from_family(model: keras.Model, size: tuple[int, int] | None) -> Preprocess
     return None
 
 
-def _run_first_layers(model: keras.Model) -> tuple[np.ndarray | None, list[keras.Model]]:
-    """(means of black and white images after layers that rescale, models around these)."""
+class _Reached(BaseException):
+    """Ends the call of a model at its first layer that does more than rescale."""
+
+
+def _run_first_layers(
+    model: keras.Model,
+) -> tuple[np.ndarray | None, list[keras.Model], keras.layers.Resizing | None]:
+    """What a black and a white image are for the first layer that does more than rescale.
+
+    Returns the means of both, the models that contain the layer, the innermost first, and the
+    layer before it that brings images of any size to one, if there is one.
+    """
     shape, _ = recorder.input_spec(model)
     if len(shape) not in (3, 4) or None in shape[3:]:
-        return None, []
-    size = [32 if pixels is None else pixels for pixels in shape[1:3]]
-    size += cast(tuple[int, ...], shape[3:])  # checked above to have no None
-    images = np.stack([np.full(size, value, "float32") for value in (0, 1)])
-    if recorder.functional_graph(model) is None:
-        values, inside = _run_layers(model, keras.ops.convert_to_tensor(images)), [model]
-    else:
-        values, inside = _run_graph(model, keras.ops.convert_to_tensor(images), [])
-    values = keras.ops.convert_to_numpy(values)
-    ends = values.astype(np.float64).mean(axis=(1, 2)).reshape(len(images), -1)
-    return ends, inside
+        return None, [], None
+    sizes = [pixels or 32 for pixels in shape[1:3]] + [*shape[3:]]
+    images = keras.ops.stack([keras.ops.full(sizes, value, "float32") for value in (0, 1)])
+    layers, resizings, values, path = recorder.named_operations(model), [], images, ""
 
-
-def _first_resizing(model: keras.Model) -> keras.layers.Resizing | None:
-    """The layer by which a functional model brings images of any size to one; None without it."""
-    graph = recorder.functional_graph(model)
-    for node in recorder.graph_nodes(graph) if graph is not None else ():
-        layer = node.operation
-        if isinstance(layer, keras.Model) and (resizing := _first_resizing(layer)):
-            return resizing
+    def look(position: int, args: tuple, kwargs: dict) -> None:
+        nonlocal values, path
+        name, layer = layers[position]
+        value_shape = getattr(args[0], "shape", ()) if args else ()
+        is_container = recorder.is_layer(layer) and bool(recorder.layers_in(layer))
+        # Constants of the model's own, such as a table of positions, have no axis of examples.
+        if is_container or len(value_shape) < 3 or value_shape[0] != len(images):
+            return
         if isinstance(layer, keras.layers.Resizing) and layer.interpolation in INTERPOLATIONS:
-            return layer
+            resizings.append(layer)
         if not _rescales(layer):
-            return None
-    return None
+            values, path = args[0], name
+            raise _Reached
 
-
-def _run_graph(
-    model: keras.Model, images: Tensor, around: Sequence[keras.Model]
-) -> tuple[Any, list[keras.Model]]:
-    """The input of the first layer of a functional model that does more than rescale."""
-    graph, inside = recorder.functional_graph(model), [model, *around]
-    values = {id(graph.inputs[0]): images}
-    for node in recorder.graph_nodes(graph):
-        layer, first = node.operation, values.get(id(next(iter(node.input_tensors), None)))
-        if first is None:
-            continue  # a constant of the model's own
-        if isinstance(layer, keras.Model) and not _rescales(layer):
-            nested = recorder.functional_graph(layer)
-            return _run_graph(layer, first, inside) if nested else (first, inside)
-        if not _rescales(layer):
-            return first, inside
-        args, kwargs = node.arguments.fill_in(values)
-        values[id(node.outputs[0])] = result = recorder.infer(layer, *args, **kwargs)
-    return result, inside
-
-
-def _run_layers(model: keras.Model, values: Any) -> Any:
-    """The same of a subclassed model, whose layers are run in the order that it calls them in."""
-    layers = [layer for _, layer in recorder.named_layers(model)]
-    for position in dict.fromkeys(p for p, _, _ in recorder.find_taps(model).values()):
-        layer = layers[position]
-        if any(True for _ in layer._flatten_layers(include_self=False, recursive=False)):
-            continue  # its own layers were there before it
-        if not _rescales(layer):
-            return values
-        values = recorder.infer(layer, values)
-    return values
+    try:
+        records = recorder.record(model, images, watch=look)
+        values = next(reversed(records.values()), images)
+    except _Reached:
+        pass
+    means = keras.ops.convert_to_numpy(values).astype(np.float64).mean(axis=(1, 2))
+    around = [
+        layer
+        for name, layer in reversed(layers)
+        if path.startswith(f"{name}/") and isinstance(layer, keras.Model)
+    ]
+    return means.reshape(len(images), -1), [*around, model], next(iter(resizings), None)
 
 
 def _rescales(layer: Any) -> bool:
-    """Whether a layer or operation does no more to a batch of images than rescale or move it.
-
-    A model does not if its layers do not, as one of augmentations.
-    """
+    """Whether a layer or operation does no more to a batch of images than rescale or move it."""
     kind = type(layer)
-    if isinstance(layer, keras.Model):
-        graph = recorder.functional_graph(layer)
-        parts = list(graph.operations if graph is not None else layer.layers)
-        return bool(parts) and all(map(_rescales, parts))
     if kind.__module__.startswith("keras.src.ops."):
         return kind.__name__ in ARITHMETIC
     return ".layers.preprocessing." in kind.__module__ or isinstance(layer, PLAIN)

@@ -22,16 +22,17 @@ from vit_tf.features.features import (
     Runs,
     ScoreKind,
     Taps,
+    cannot_be_split,
     no_class_scores,
     require_layers_of_kind,
 )
+from vit_tf.features.first_images import values_of_noise, with_prefix_first
 from vit_tf.features.input_range import find_preprocessing
 from vit_tf.features.layers import (
     Detail,
     grid_of_shapes,
     structure_of_outputs,
     warn_of_missed_blocks,
-    with_prefix_first,
 )
 from vit_tf.features.scores import Scores
 from vit_tf.features.structure import ModelGraph
@@ -105,12 +106,11 @@ class KerasFeatures(Features):
         self, images: tf.Tensor, scores: str
     ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
         last = next((x for x in reversed(self.facts.layers) if x != scores), None)
-        is_cut = any(segment.end_tap == last for segment in self.model.segments())
-        if last is None or is_cut or not self._follows_from(last, scores):
-            return super().split_at_last_layer(images, scores)
+        if last is None or not self._follows_from(last, scores):
+            raise cannot_be_split(self.name)
 
-        # A layer of the model's contains the last layer and what follows it: the whole model runs
-        # with given values in place of the last layer's.
+        # The model runs with given values in place of the last layer's: of what is before these,
+        # nothing is computed in a graph.
         def head(values: tf.Tensor) -> tf.Tensor:
             blank = tf.concat([tf.shape(values)[:1], tf.shape(images)[1:]], axis=0)
             blank = tf.ensure_shape(tf.zeros(blank, images.dtype), (None, *images.shape[1:]))
@@ -120,8 +120,8 @@ class KerasFeatures(Features):
 
     def _replaced(self, images: tf.Tensor, layer: str, values: tf.Tensor) -> Taps:
         """The layers where given values take the place of one layer's."""
-        with recorder.applying_edits({layer: lambda value: tf.cast(values, value.dtype)}):
-            return recorder.infer(self.model, images)
+        edit = {layer: lambda value: tf.cast(values, value.dtype)}
+        return edits.Intervened(self.model, edit, self.facts.layers)(images)
 
     def _follows_from(self, layer: str, scores: str) -> bool:
         """Whether scores do not change with the images if a layer's values are given."""
@@ -131,7 +131,7 @@ class KerasFeatures(Features):
         with tf.init_scope(), keras.StatelessScope():
             images = np.random.default_rng(0).uniform(0, 1, (2, *size)).astype(dtype)
             first, second = images[:1], images[1:]
-            values = recorder.infer(self.model, first)
+            values = recorder.infer(self.model, tf.constant(first))
             other = self._replaced(tf.constant(second), layer, values[layer])
             return np.allclose(other[scores], values[scores], atol=1e-5)
 
@@ -164,7 +164,9 @@ class KerasFeatures(Features):
             require_scores_named(self.name, vectors)
         if name is None and not self._scores.is_head:
             last = f"its output, {self._scores.tap!r}, is no vector of a layer with a kernel"
-            raise no_class_scores(self.name, last)
+            tap = recorder.tap_name(*self._scores.source)
+            is_vector = len(self.facts.shapes.get(tap, ())) == 1
+            raise no_class_scores(self.name, last, tap if is_vector else None)
         name = name or self._scores.tap
         layers = (*(x for x in self.facts.layers if x != name), name)
         if name == self._scores.tap:
@@ -201,46 +203,37 @@ def keras_features(
     `patch_size` and `prefix` are those of a model that does not declare its grid.
     """
     if isinstance(model, TapModel):
-        return _features_of_submodel(model)
+        shapes = shapes_of_submodel(model)
+        structure = structure_of_outputs(model.taps, shapes)
+        facts = replace(
+            declared_facts(model), layers=model.taps, shapes=shapes, structure=structure
+        )
+        return KerasFeatures(model, facts)
     described, declared = describe_taps(model), declared_facts(model)
-    shape, dtype = recorder.input_spec(model)
     sizes = declared.image_size or size
-
-    def values_of_noise(*taps: str) -> dict[str, np.ndarray]:
-        of_image = cast(tuple[int, ...], (*(sizes or ()), *shape[3:]))  # the model's one size
-        images = np.random.default_rng(0).uniform(0, 256, (2, *of_image)).astype(dtype)
-        values = submodel(described.source, *taps)(images)
-        return {tap: np.asarray(values[tap]) for tap in taps}
-
+    image_shape = (*(sizes or ()), *recorder.input_spec(model)[0][3:])
+    facts = replace(
+        declared, layers=described.names, shapes=described.shapes, structure=described.graph
+    )
+    features = KerasFeatures(described.source, facts)
     # The trace of some models leaves the number of tokens open, which the image size decides.
     is_open = [tap for tap in described.graph.representations if None in described.shapes[tap]]
     if declared.image_size is not None and is_open:
-        closed = {tap: value.shape[1:] for tap, value in values_of_noise(*is_open).items()}
-        described = replace(described, shapes=described.shapes | closed)
+        shapes = {tap: values_of_noise(features, tap, image_shape).shape[1:] for tap in is_open}
+        facts = replace(facts, shapes=described.shapes | shapes)
 
     def infer_grid(layers: Sequence[str], graph: ModelGraph | None = None) -> TokenGrid | None:
         if sizes is None or (not patch_size and _has_oblong_patches(model)):
             return None
-        inferred = grid_of_shapes(layers, described.shapes, sizes, graph, patch_size, prefix)
-        every_name, shapes = described.names, described.shapes
+        inferred = grid_of_shapes(layers, facts.shapes, sizes, graph, patch_size, prefix)
+        return with_prefix_first(inferred, features, facts.shapes, image_shape)
 
-        def value_of_noise(tap: str) -> np.ndarray:
-            return values_of_noise(tap)[tap]
-
-        return with_prefix_first(inferred, model.name, every_name, shapes, value_of_noise)
-
-    facts = replace(
-        declared,
-        layers=described.names,
-        shapes=described.shapes,
-        structure=described.graph,
-        grid=declared.grid or infer_grid(described.names, described.graph),
-        is_grid_inferred=declared.grid is None,
-    )
+    inferring = None if declared.grid else infer_grid
+    grid = declared.grid or infer_grid(described.names, described.graph)
+    facts = replace(facts, grid=grid, is_grid_inferred=declared.grid is None)
     if described.scores.tap and described.scores.is_head:
         scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))
         facts = replace(facts, scores=scores)
-    inferring = None if declared.grid else infer_grid
     return KerasFeatures(described.source, facts, described.scores, inferring, is_whole=True)
 
 
@@ -251,18 +244,6 @@ def _has_oblong_patches(model: keras.Model) -> bool:
     if first is None or tuple(first.kernel_size) != tuple(first.strides):
         return False
     return first.strides[0] != first.strides[1]
-
-
-def _features_of_submodel(model: TapModel) -> KerasFeatures:
-    """The outputs of a submodel, which its user chose."""
-    shapes = shapes_of_submodel(model)
-    facts = replace(
-        declared_facts(model),
-        layers=model.taps,
-        shapes=shapes,
-        structure=structure_of_outputs(model.taps, shapes),
-    )
-    return KerasFeatures(model, facts)
 
 
 def declared_facts(model: keras.Model) -> ModelFacts:

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-import numpy as np
-
-from vit_tf.common.names import format_list, is_part, last_part, unknown_name
+from vit_tf.common.names import is_part, last_part, unknown_name
 from vit_tf.features.structure import MAX_LAYERS, ModelGraph, has_tap_grammar, spread
 from vit_tf.features.tokens import TokenGrid
 
@@ -270,8 +268,10 @@ KINDS = {
     "stitched": Kind("blocks on a known grid", _lens),
     "scored": Kind("representations", _Model.representations, True, is_detailed=True),
     "patching": Kind("blocks of tokens on a known grid", _patching, with_scores=True),
-    "maps": Kind("convolutional feature maps", _maps),
-    "class_maps": Kind("convolutional feature maps", _maps, with_scores=True),
+    "maps": Kind("maps through its depth, as convolutions make them", _maps),
+    "class_maps": Kind(
+        "maps through its depth, as convolutions make them", _maps, with_scores=True
+    ),
     "embedding": Kind("tokens on a known grid", _replaced_tokens, True, is_detailed=True),
     "attention": Kind("attention weights", _attention),
     "class_attention": Kind("attention weights", _attention, with_scores=True),
@@ -281,7 +281,7 @@ KINDS = {
     "block_heads": Kind("heads of this block", _block_heads),
     "skips": Kind("separate skips and branches", _skips),
     "ablated_skips": Kind("separate skips and branches", _ablated_skips, with_scores=True),
-    "norms": Kind("norms of sublayers", _norms),
+    "norms": Kind("norms of blocks", _norms),
     "scores": Kind("scores", lambda model: [], with_scores=True),
 }
 
@@ -344,40 +344,6 @@ def grid_of_shapes(
     weights = [shape for shape in weights if len(shape) == 2]
     grid = infer_grid(held, image_size, patch_size, prefix)
     return grid or infer_grid(weights, image_size, patch_size, prefix)
-
-
-def with_prefix_first(
-    grid: TokenGrid | None,
-    name: str,
-    taps: Sequence[str],
-    shapes: Mapping[str, Shape],
-    values_of_tap: Callable[[str], np.ndarray],
-) -> TokenGrid | None:
-    """An inferred grid; None with a warning if tokens without a position do not come first.
-
-    Before the first layer of attention, the CLS token and registers are equal for any two images.
-    `values_of_tap` returns a tap, (example, token, channel), for two images.
-    """
-    if grid is None or not grid.prefix:
-        return grid
-    sequences = (t for t in taps if len(shapes[t]) == 2 and shapes[t][0] == grid.num_tokens)
-    values = map(values_of_tap, sequences)
-    # A table of positions, which a layer returns, has one row for all images.
-    pair = next((pair for pair in values if len(pair) == 2), None)
-    if pair is None:
-        return grid
-    first, second = pair
-    is_constant = np.all(first == second, axis=-1)
-    if is_constant[: grid.prefix].all() or not is_constant[grid.prefix :].any():
-        return grid
-    numbers = np.flatnonzero(is_constant).tolist()
-    warnings.warn(
-        f"The tokens {format_list(list(map(str, numbers)))} of {grid.num_tokens} in {name!r} are "
-        "the same for all images, so they are prefix tokens that do not come first. No token grid "
-        "is inferred, because a token grid begins with its prefix tokens",
-        stacklevel=6,
-    )
-    return None
 
 
 def warn_of_missed_blocks(name: str, graph: ModelGraph) -> None:

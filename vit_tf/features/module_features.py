@@ -6,7 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 
 from vit_tf.common.names import format_list, lookup, match
 from vit_tf.data.preprocessing import require_images
-from vit_tf.features.features import Features, ModelFacts, Runs, Taps
+from vit_tf.features.features import Features, ModelFacts, Runs, Taps, cannot_be_split
 from vit_tf.torch_models.execution import (
     EMBEDDING,
     LOCK,
@@ -42,6 +42,10 @@ class TorchFeatures(Features):
     images, as far as it depends on them directly.
     """
 
+    gradient_requirement = (
+        "a PyTorch module whose forward records gradients, without torch.no_grad or detach"
+    )
+
     def __init__(
         self,
         model: TorchModule,
@@ -64,7 +68,12 @@ class TorchFeatures(Features):
         return TorchFeatures(self.model, self._select, replace(self._facts, **changes))
 
     def select(self, layers: Iterable[str]) -> TorchFeatures:
-        select = partial(_selected_layers, self._select, tuple(layers))
+        patterns = tuple(layers)
+
+        def select(trace: Trace) -> dict[str, str]:
+            known = self._select(trace)
+            return {name: known[name] for name in match(patterns, tuple(known))}
+
         return TorchFeatures(self.model, select, self._facts)
 
     def digest(self) -> str:
@@ -89,27 +98,22 @@ class TorchFeatures(Features):
     def split_at_last_layer(
         self, images: tf.Tensor, scores: str
     ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
-        taps = self(images)
-        last = [layer for layer in taps if layer != scores][-1]
-        return taps, lambda values: self._values_after(last, values, scores)
-
-    def _values_after(self, layer: str, values: tf.Tensor, result: str) -> tf.Tensor:
-        """Computes the values of one layer from the values of an earlier layer.
-
-        Raises a ValueError if the layer also depends on other values.
-        """
         import tensorflow as tf
 
+        taps = self(images)
+        last = [layer for layer in taps if layer != scores][-1]
         image_shape = self.model.image_shape()
         layers = self.layers(image_shape)
         names = list(dict.fromkeys(layers.values()))
-        if self._direct_sources(layers[result], image_shape, names) != [layers[layer]]:
-            raise ValueError(
-                f"{result!r} of {self.name} also depends on layers before its last layer, {layer!r}"
-            )
-        blank = tf.zeros(tf.concat([tf.shape(values)[:1], image_shape], axis=0))
-        blank = tf.ensure_shape(blank, (values.shape[0], *image_shape))
-        return self._replaced(blank, {layer: values})[result]
+        if self._direct_sources(layers[scores], image_shape, names) != [layers[last]]:
+            raise cannot_be_split(self.name)
+
+        def head(values: tf.Tensor) -> tf.Tensor:
+            blank = tf.zeros(tf.concat([tf.shape(values)[:1], image_shape], axis=0))
+            blank = tf.ensure_shape(blank, (values.shape[0], *image_shape))
+            return self._replaced(blank, {last: values})[scores]
+
+        return taps, head
 
     def run_interventions(
         self, runs: Runs, layer: str, images: tf.Tensor, max_runs: int = 128
@@ -162,10 +166,6 @@ class TorchFeatures(Features):
             values = self.model.values(images, list(layers.values()))
             return {layer: values[name] for layer, name in layers.items()}
         return super().__call__(images)
-
-    @property
-    def gradient_requirement(self) -> str:
-        return "a PyTorch module whose forward records gradients, without torch.no_grad or detach"
 
     def compute(self, images: tf.Tensor) -> Taps:
         import tensorflow as tf
@@ -340,13 +340,6 @@ def _numpy_function(
     return list(results) if isinstance(results, list | tuple) else [results]
 
 
-def _selected_layers(
-    select: Callable[[Trace], dict[str, str]], patterns: Sequence[str], trace: Trace
-) -> dict[str, str]:
-    layers = select(trace)
-    return {name: layers[name] for name in match(patterns, tuple(layers))}
-
-
 def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> dict[str, str]:
     """The layers of a trace that fit patterns, and what they are called in it.
 
@@ -355,7 +348,13 @@ def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> 
     The name of the dropout after attention weights matches the weights of fused attention, which
     does not call that dropout.
     """
-    aliases = _aliases(model, trace)
+    aliases = {}
+    for path, module in model.module.named_modules():
+        weights = trace.attention_sites.get(path.rpartition(".")[0])
+        is_dropout = isinstance(module, torch.nn.Dropout | torch.nn.Identity)
+        is_attention = path.endswith(("attn_drop", "attention_dropout", "attn_dropout"))
+        if path not in trace.layouts and weights and is_dropout and is_attention:
+            aliases[path] = weights
     kinds = {path: type(module).__name__ for path, module in model.module.named_modules()}
     ran = list(trace.layouts)
     inside = [name for name in ran if is_inside_a_module(name)]
@@ -388,15 +387,3 @@ def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> 
     place = {name: index for index, name in enumerate(ran)}
     layers = {name: aliases.get(name, name) for name in recorded}
     return dict(sorted(layers.items(), key=lambda pair: place[pair[1]]))
-
-
-def _aliases(model: TorchModule, trace: Trace) -> dict[str, str]:
-    """Layers of dropout that fused attention leaves out, and the names of the weights."""
-    aliases = {}
-    for path, module in model.module.named_modules():
-        weights = trace.attention_sites.get(path.rpartition(".")[0])
-        is_dropout = isinstance(module, torch.nn.Dropout | torch.nn.Identity)
-        is_attention = path.endswith(("attn_drop", "attention_dropout", "attn_dropout"))
-        if path not in trace.layouts and weights and is_dropout and is_attention:
-            aliases[path] = weights
-    return aliases

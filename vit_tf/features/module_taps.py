@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from vit_tf.common.names import is_part, match, unknown_name
 from vit_tf.features.class_names import NUM_IMAGENET, imagenet_names
 from vit_tf.features.features import ClassScores, ModelFacts
-from vit_tf.features.module_features import TorchFeatures, input_shape_of, select_layers
-from vit_tf.features.recorder import apply_in_turn
+from vit_tf.features.module_features import input_shape_of, select_layers
 from vit_tf.features.structure import ModelGraph, spread
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import expectations
@@ -24,11 +20,10 @@ from vit_tf.torch_models.structure import is_inside
 from vit_tf.torch_models.traced import TracedModule, as_model
 
 if TYPE_CHECKING:
-    import tensorflow as tf
+    pass
 
 MAX_LAYERS = 40  # of a model without blocks
 SITES = ("attention", "mlp")
-ENDS = ("skip", "branch", "sum")
 
 
 @dataclass(frozen=True)
@@ -85,13 +80,6 @@ class ModuleTaps:
         fits = height % side == 0 and width % side == 0 and counts
         return side if fits and counts[-1] >= height // side * (width // side) else None
 
-    def features(
-        self, names: Sequence[str], patterns: Sequence[str], grid: TokenGrid | None
-    ) -> TorchFeatures:
-        """Features of some taps, by name and by patterns."""
-        select = partial(select_taps, self.model, tuple(names), tuple(patterns))
-        return TorchFeatures(self.model, select, self.facts(grid))
-
     def facts(self, grid: TokenGrid | None) -> ModelFacts:
         """What is known about the module."""
         module, has_scores = self.model.module, self.graph.scores is not None
@@ -100,6 +88,11 @@ class ModuleTaps:
         class_names = expectations.find_class_names(module)
         if num_classes == NUM_IMAGENET and expectations.is_of_imagenet(module):
             class_names = class_names or imagenet_names()
+        reasons: dict[str, str] = {}
+        if isinstance(self.model, TracedModule) and self.names == (SCORES,):
+            reasons["layers"] = (
+                "PyTorch does not show the layers of torch.jit.script: measure the module itself"
+            )
         return ModelFacts(
             name=self.model.name,
             layers=self.names,
@@ -112,6 +105,7 @@ class ModuleTaps:
             num_classes=num_classes,
             class_names=class_names,
             scores=ClassScores(SCORES) if has_scores else None,
+            reasons=reasons,
         )
 
     @property
@@ -136,39 +130,6 @@ def describe_module(module: torch.nn.Module, size: tuple[int, int] | None = None
     return ModuleTaps(model, trace, sources, _graph(trace, sources), image_shape)
 
 
-def module_features(module: torch.nn.Module, patterns: Sequence[str]) -> TorchFeatures:
-    """The layers of a module that fit patterns; without any, its representations."""
-    described = describe_module(module)
-    names = [] if patterns else described.graph.representations
-    return described.features(names, patterns, None)
-
-
-class IntervenedModule:
-    """A module that runs with edits, functions by layer, and returns some of its layers."""
-
-    def __init__(
-        self, module: torch.nn.Module, edits: Mapping[str, Callable], patterns: Sequence[str]
-    ):
-        self._features = module_features(module, [*edits, *patterns])
-        layers = self._features.taps
-        facts = self._features.facts
-        self.name, self.preprocessing = facts.name, facts.preprocessing
-        self.token_grid, self.input_shape = None, facts.input_shape
-        self.taps = module_features(module, patterns).taps
-        self._edits = {}
-        for pattern, edit in edits.items():
-            for layer in module_features(module, [pattern]).taps:
-                self._edits.setdefault(layer, []).append(edit)
-        self._edits = {layer: self._edits[layer] for layer in layers if layer in self._edits}
-
-    def __call__(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        import tensorflow as tf
-
-        edits = {layer: partial(apply_in_turn, of_layer) for layer, of_layer in self._edits.items()}
-        values = self._features.edited(tf.cast(images, tf.float32), edits)
-        return {layer: values[layer] for layer in self.taps}
-
-
 def tap_sources(trace: Trace) -> dict[str, str]:
     """From the names of taps, in the order of computation, to those of a trace.
 
@@ -183,52 +144,21 @@ def tap_sources(trace: Trace) -> dict[str, str]:
 
 def _has_usual_form(trace: Trace) -> bool:
     """Whether each block is attention and an MLP over one sequence of tokens."""
-    blocks = trace.structure.blocks
-    if not blocks:
-        return False
-    tokens, last = set(), dict(map(_path_and_number, blocks))
-    for block in blocks:
-        sums = [_part(trace, block, f"{site}/sum") for site in SITES]
-        needed = [*sums, *(_part(trace, block, f"attention/{x}") for x in ("weights", "heads"))]
-        if any(
-            name not in trace.layouts or not trace.layouts[name].has_examples for name in needed
-        ):
+    tokens: set[int] = set()
+    for block in trace.structure.blocks:
+        parts = trace.structure.parts.get(block, {})
+        weights, heads, *sums = (
+            trace.layouts.get(parts.get(part, ""))
+            for part in ("attention/weights", "attention/heads", "attention/sum", "mlp/sum")
+        )
+        layouts = [trace.layouts.get(block), *sums]
+        if not all(layout and layout.has_examples for layout in (weights, heads, *layouts)):
             return False
-        shapes = [trace.layouts[name].shape for name in [block, *sums]]
-        if len(set(shapes)) > 1 or len(shapes[0]) != 2:
+        shapes = {layout.shape for layout in layouts if layout}
+        if len(shapes) > 1 or len(min(shapes)) != 2:
             return False
-        tokens |= {shapes[0][0], *trace.layouts[needed[2]].shape[1:]}
-        if block in trace.structure.parts:
-            continue
-        if _part(trace, block, "mlp2/sum") in trace.layouts:
-            return False
-        # A block that has more of them than it runs has two sums of one kind.
-        path, _ = _path_and_number(block)
-        after_last = f"{path}@{last[path] + 1}"
-        if any(
-            _within(after_last, name.partition("@")[0].removeprefix(f"{path}/")) in trace.layouts
-            for name in needed
-        ):
-            return False
+        tokens |= {min(shapes)[0], *(weights.shape[1:] if weights else ())}
     return len(tokens) == 1
-
-
-def _path_and_number(block: str) -> tuple[str, int]:
-    """The path of the submodule that is a block, and which of its calls the block is."""
-    path, _, number = block.partition("@")
-    return path, int(number or 1)
-
-
-def _within(block: str, what: str) -> str:
-    """The name of a value inside a block, which has the number of the block's call behind it."""
-    path, at, number = block.partition("@")
-    return f"{path}/{what}{at}{number}"
-
-
-def _part(trace: Trace, block: str, what: str) -> str:
-    """The name in a trace of a value of a block, such as `attention/sum`; "" for none."""
-    parts = trace.structure.parts.get(block)
-    return _within(block, what) if parts is None else parts.get(what, "")
 
 
 def _grammar(trace: Trace) -> dict[str, str]:
@@ -237,11 +167,9 @@ def _grammar(trace: Trace) -> dict[str, str]:
     if trace.structure.final_norm:
         renamed[trace.structure.final_norm] = "norm"
     for number, block in enumerate(trace.structure.blocks):
-        for site in SITES:
-            for end in (*ENDS, *(("weights", "heads") if site == "attention" else ())):
-                name = _part(trace, block, f"{site}/{end}")
-                renamed[name] = f"block{number:02d}/{site}/{end}"
-        if block not in trace.structure.parts:
+        for part, name in trace.structure.parts[block].items():
+            renamed[name] = f"block{number:02d}/{part}"
+        if "/" not in block:  # a submodule, not a sum in the code of its parent
             renamed |= _norms(trace, block, f"block{number:02d}")
     return renamed
 
@@ -249,7 +177,7 @@ def _grammar(trace: Trace) -> dict[str, str]:
 def _norms(trace: Trace, block: str, name: str) -> dict[str, str]:
     """The normalizations before attention and before the MLP of a pre-norm block."""
     order, blocks = list(trace.layouts), trace.structure.blocks
-    skips = [_within(block, f"{site}/skip") for site in SITES]
+    skips = [trace.structure.parts[block][f"{site}/skip"] for site in SITES]
     ends = [order.index(name) for name in skips]
     start = order.index(blocks[blocks.index(block) - 1]) if name != "block00" else -1
     spans = {"attention": (start, ends[0]), "mlp": (ends[0], ends[1])}
@@ -281,7 +209,9 @@ def _graph(trace: Trace, sources: dict[str, str]) -> ModelGraph:
         return ModelGraph(representations, (), scores, structure.num_repeated)
     is_usual = _has_usual_form(trace)
     ends = [
-        _part(trace, block, "mlp/sum") if is_usual and block not in trace.post_norm else block
+        structure.parts[block]["mlp/sum"]
+        if is_usual and block not in structure.post_norm
+        else block
         for block in structure.blocks
     ]
     embedding = EMBEDDING if structure.entrance else structure.embedding
@@ -320,18 +250,3 @@ def select_taps(
         )
     place = {name: index for index, name in enumerate(trace.layouts)}
     return dict(sorted(layers.items(), key=lambda pair: place[pair[1]]))
-
-
-def pooled_tokens(taps: ModuleTaps, grid: TokenGrid | None) -> tuple[int, ...] | None:
-    """The positions of the tokens that the scores are computed from after the last block."""
-    last = "norm" if "norm" in taps.sources else (taps.graph.blocks or ("",))[-1]
-    shape = taps.shapes.get(last, ())
-    if grid is None or SCORES not in taps.sources or shape[:1] != (grid.num_tokens,):
-        return None
-    if isinstance(taps.model, TracedModule):
-        return None
-    features = taps.features([last, SCORES], [], grid)
-    images = np.random.default_rng(0).uniform(-1, 1, (1, *taps.image_shape)).astype(np.float32)
-    # A gradient of a sum over classes may vanish; that of one class rarely does.
-    gradient = features.gradient(images, SCORES, last, np.eye(1, taps.shapes[SCORES][0]))
-    return tuple(np.flatnonzero(np.abs(gradient[0]).sum(axis=-1)).tolist()) or None

@@ -1,7 +1,7 @@
 """Gaussian noise with the shapes of features, a baseline of measurements."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -59,10 +59,8 @@ class NoiseFeatures(Features):
         shapes = _shapes(self.features, images)
         if self._vectors:
             shapes = {tap: shape[-1:] for tap, shape in shapes.items()}
-        factors = key_factors(images, self._seed)
 
-        def noise(image: tf.Tensor) -> Taps:
-            key = content_key(image, factors)
+        def noise(key: tf.Tensor) -> Taps:
             return {
                 tap: tf.random.stateless_normal(
                     shape, tf.random.experimental.stateless_fold_in(key, number)
@@ -71,7 +69,21 @@ class NoiseFeatures(Features):
             }
 
         spec = {tap: tf.TensorSpec(shape, tf.float32) for tap, shape in shapes.items()}
-        return tf.map_fn(noise, images, fn_output_signature=spec)
+        return draw_for_images(images, self._seed, noise, spec)
+
+
+def draw_for_images(
+    images: tf.Tensor, seed: int, draw: Callable[[tf.Tensor], Any], spec: Any
+) -> Any:
+    """The results of `draw` for the `content_key` of each image; `spec` is that of one result.
+
+    Random numbers that are drawn with this key as their seed do not depend on the batch of an
+    image, and equal images get equal ones.
+    """
+    factors = key_factors(images, seed)
+    return tf.map_fn(
+        lambda image: draw(content_key(image, factors)), images, fn_output_signature=spec
+    )
 
 
 def key_factors(images: tf.Tensor, seed: int) -> np.ndarray:

@@ -81,10 +81,6 @@ class PreprocessedFeatures(Features):
     ) -> tuple[Taps, tf.Tensor]:
         return self.inner.run_interventions(runs, layer, self.preprocess(images), max_runs)
 
-    @property
-    def can_intervene(self) -> bool:
-        return self.inner.can_intervene
-
     def split_at_last_layer(
         self, images: tf.Tensor, scores: str
     ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:

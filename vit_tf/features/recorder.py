@@ -4,12 +4,11 @@ import contextlib
 import contextvars
 import functools
 import itertools
-import re
 import threading
 import types
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import keras
@@ -63,6 +62,7 @@ class _CallOfFunction(keras.layers.Layer):
 # Parts of the name of a site that is not the output of a layer: the first argument of the layer's
 # call, that of its own activation, and the position of the model itself.
 INPUT, ACTIVATION, MODEL = "input", "activation", -1
+ARGUMENTS = (INPUT, ACTIVATION)
 
 
 def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tuple]:
@@ -79,28 +79,52 @@ def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tu
 class TracedTap(NamedTuple):
     """A tap of a model that was traced; the tensors of taps of one `value` are one and the same."""
 
+    name: str
+    path: str  # of its layer
     site: Site
     layer: Any
     shape: tuple[int | None, ...]  # of the output
     value: int
+    sources: int  # the taps that it is computed from, itself included, as bits of their numbers
+    is_needed: bool  # whether the output of the model that most layers compute depends on it
+
+    @property
+    def number(self) -> int:
+        """The number of the call of its layer."""
+        return self.site[1]
 
 
 def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, TracedTap]:
     """As `find_taps`, with the layer of each tap and its output."""
     shape, dtype = input_spec(model)
-    shapes, values, unreadable, layers = {}, {}, set(), named_operations(model)
+    layers, unreadable = named_operations(model), set()
+    traced: dict[str, TracedTap] = {}
 
     def look(position: int, args: tuple, kwargs: dict) -> None:
         if watch is not None:
             watch(layers[position][0], args, kwargs)
 
     def trace(images: Tensor) -> list[Tensor]:
-        records = record(model, images, watch=look if watch else None)
+        records = record(model, images, watch=look if watch else None, inner=(MODEL,))
+        outputs = [value for place, value in records.items() if place[0] == MODEL]
+        records = {place: value for place, value in records.items() if place[0] != MODEL}
         held = select_in_graph(images, records)
         unreadable.update(layers[place[0]][0] for place in records.keys() - held.keys())
-        shapes.update({place: tuple(value.shape) for place, value in held.items()})
-        # Identities, which are unique while the records hold the tensors.
-        values.update({place: id(value) for place, value in held.items()})
+        sources = _find_sources([*held.values(), *outputs])
+        with_weights = sum(
+            1 << number
+            for number, place in enumerate(held)
+            if getattr(layers[place[0]][1], "weights", ())
+        )
+        deepest = max(sources[len(held) :], key=lambda bits: (bits & with_weights).bit_count())
+        for number, (place, value) in enumerate(held.items()):
+            path, layer = layers[place[0]]
+            # Identities are unique while the records hold the tensors.
+            name = tap_name(path, *place[1:])
+            traced[name] = TracedTap(
+                *(name, path, place, layer, tuple(value.shape), id(value)),
+                *(sources[number], bool(deepest >> number & 1)),
+            )
         return list(held.values())
 
     keras.layers.Lambda(trace, **UNCAST)(keras.KerasTensor(shape, dtype))
@@ -110,12 +134,31 @@ def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, T
             f"traced by itself are left out: {format_list(sorted(unreadable))}",
             stacklevel=3,
         )
-    return {
-        tap_name(layers[place[0]][0], *place[1:]): TracedTap(
-            place, layers[place[0]][1], shape, values[place]
-        )
-        for place, shape in shapes.items()
-    }
+    return traced
+
+
+def _find_sources(tensors: Sequence[Tensor]) -> list[int]:
+    """Which tensors each of some tensors is computed from, itself included, as bits of a number.
+
+    Those before it where no graph of TensorFlow shows it.
+    """
+    graph = next((x.graph for x in tensors if getattr(x, "graph", None) is not None), None)
+    if graph is None:
+        return [(2 << number) - 1 for number in range(len(tensors))]
+    own: dict[str, int] = {}
+    for number, tensor in enumerate(tensors):
+        if getattr(tensor, "graph", None) is graph:
+            own[tensor.op.name] = own.get(tensor.op.name, 0) | 1 << number
+    bits: dict[str, int] = {}
+    for operation in graph.get_operations():  # in the order of computation
+        bits[operation.name] = own.get(operation.name, 0)
+        for source in operation.inputs:
+            bits[operation.name] |= bits[source.op.name]
+    in_graph = [getattr(tensor, "graph", None) is graph for tensor in tensors]
+    return [
+        bits[tensor.op.name] if is_inside else 1 << number
+        for number, (tensor, is_inside) in enumerate(zip(tensors, in_graph, strict=True))
+    ]
 
 
 def select_in_graph(images: Tensor, records: dict) -> dict:
@@ -144,11 +187,13 @@ def symbolic_taps(model: keras.Model, taps: Iterable[str], inner: dict[str, tupl
         }
         for name, (path, call, leaf) in inner.items():
             node = nodes.get(tap_name(path, call, ""))
-            if path == "":
+            if (tap := tap_name(path, call, leaf)) in single:
+                single[name] = single[tap]
+            elif path == "":
                 single[name] = returned[leaf]
             elif node and leaf == INPUT:
                 single[name] = node.input_tensors[0]
-            elif node:
+            elif node and leaf == ACTIVATION:
                 args, kwargs = node.arguments.args, node.arguments.kwargs
                 single[name] = BeforeActivation(node.operation)(*args, **kwargs)
         if all(name in single for name in names):
@@ -163,6 +208,10 @@ def symbolic_taps(model: keras.Model, taps: Iterable[str], inner: dict[str, tupl
         places[name] = (positions[path] if path else MODEL, call, leaf)
     recorder = Recorder(model, places, name="recorder")
     return images, recorder(images)
+
+
+# One thread at a time replaces the calls of layers, which several models may share.
+_RECORDING = threading.RLock()
 
 
 @keras.saving.register_keras_serializable("vit_tf")
@@ -219,8 +268,7 @@ class Recorder(keras.layers.Layer):
     def call(self, images: Tensor, training: bool = False) -> dict[str, Tensor]:
         in_force = edits_in_force().items()
         edits = {self.places[tap]: edit for tap, edit in in_force if tap in self.places}
-        leaves = (INPUT, ACTIVATION)
-        inner = {p for p, _, leaf in self.places.values() if p == MODEL or leaf in leaves}
+        inner = {p for p, _, leaf in self.places.values() if p == MODEL or leaf in ARGUMENTS}
         records = record(self.model, images, training, edits, inner=inner)
         return {tap: records[place] for tap, place in self.places.items()}
 
@@ -254,22 +302,7 @@ def record(
     dicts that it passes to a call, so a call cannot fill an argument. Instead, the `call` of each
     layer is replaced while the call of the model runs.
     """
-    with _RECORDING:
-        return _record(model, images, training, edits or {}, watch, inner)
-
-
-# One thread at a time replaces the calls of layers, which several models may share.
-_RECORDING = threading.RLock()
-
-
-def _record(
-    model: keras.Model,
-    images: Tensor,
-    training: bool,
-    edits: dict,
-    watch: Callable | None,
-    inner: Container[int],
-) -> dict:
+    edits = edits or {}
     records, changed = {}, []
 
     def keep(place: Site, value: Tensor) -> Tensor:
@@ -283,6 +316,7 @@ def _record(
         changed.append((layer, name, vars(layer).get(name)))
         object.__setattr__(layer, name, value)
 
+    _RECORDING.acquire()
     try:
         if hasattr(model.call, "python_function"):
             replace(model, "call", _untraced(model, "call"))
@@ -302,6 +336,7 @@ def _record(
                 object.__delattr__(layer, name)
             else:
                 object.__setattr__(layer, name, value)
+        _RECORDING.release()
     return records
 
 
@@ -339,7 +374,7 @@ class _Watched:
         with_inputs: bool,
     ):
         # A layer without layers in it has nothing to record inside, and keeps its `tf.function`.
-        is_opened = with_inputs or (is_layer(layer) and bool(_layers_in(layer)))
+        is_opened = with_inputs or (is_layer(layer) and bool(layers_in(layer)))
         self._call = _untraced(layer, name) if is_opened else getattr(layer, name)
         self._thread = threading.get_ident()
         # None for a layer without an activation, which `activation` is never called for.
@@ -387,7 +422,7 @@ def is_layer(operation: Any) -> bool:
     return isinstance(operation, keras.layers.Layer)
 
 
-def _layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """The layers that a layer or a model contains directly."""
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
@@ -404,7 +439,7 @@ def named_operations(model: keras.Model) -> list[tuple]:
             if not is_layer(operation) and id(operation) not in visited:
                 visited.add(id(operation))
                 operations.append((prefix + operation.name, operation))
-        for layer in _layers_in(parent):
+        for layer in layers_in(parent):
             if id(layer) in visited or isinstance(layer, keras.layers.InputLayer):
                 continue
             visited.add(id(layer))
@@ -427,11 +462,6 @@ def split_weights(name: str) -> tuple[str, str]:
     """The path of the layer in `"PATH/weights@CALL"`, and `"@CALL"`, empty for the first call."""
     path, _, call = name.rpartition("/weights")
     return path, call
-
-
-def path_of(tap: str) -> str:
-    """The path of the layer whose output a tap is, without the number of the call."""
-    return re.sub(r"(@\d+)?(/\d+)?$", "", tap)
 
 
 def _ends(taps: Iterable[str]) -> set[str]:
@@ -474,7 +504,9 @@ def input_spec(model: keras.Model) -> tuple[tuple[int | None, ...], str]:
     if getattr(model, "inputs", None):
         if len(model.inputs) != 1:
             raise ValueError(
-                f"Expected a model whose only input is images. Received: {len(model.inputs)} inputs"
+                f"Expected a model whose only input is images. Received: {len(model.inputs)} "
+                "inputs; fix the others in a function of images, lambda images: "
+                "{'features': keras.Model(model.inputs, layer.output)([images, others])}"
             )
         return model.inputs[0].shape, model.inputs[0].dtype
     shape = (model.get_build_config() or {}).get("input_shape")

@@ -34,8 +34,8 @@ class Scores:
     """Where a model computes its class scores."""
 
     tap: str  # "" where it is not known which of several outputs they are
-    # The tap, or the path, call and leaf (as sites have them), from which it is computed.
-    source: str | tuple[str, int, str]
+    # The path, call and leaf (as sites have them) from which it is computed.
+    source: tuple[str, int, str] = ("", 1, "")
     activation: str = ""  # that the model applies to the scores: "softmax", "sigmoid" or ""
     is_inverted: bool = False  # whether the source is the probabilities
     # If the model returns several vectors and none is called "logits": from their names, or indices
@@ -92,7 +92,7 @@ def find_scores(model: keras.Model, output: str | None = None) -> Scores:
     """
     if recorder.names_its_layers(model):
         # Models of this package without a head end in a norm, or in what they pool.
-        return Scores(model.taps[-1], model.taps[-1], is_head=model.taps[-1] == "logits")
+        return Scores(model.taps[-1], is_head=model.taps[-1] == "logits")
     shape, dtype = recorder.input_spec(model)
     traced = []
 
@@ -110,7 +110,7 @@ def find_scores(model: keras.Model, output: str | None = None) -> Scores:
         outputs = tree.flatten_with_path(recorder.infer(model, images.astype(dtype)))
         values = {"/".join(map(str, path)): value for path, value in outputs}[name]
         if are_distributions(ops.convert_to_numpy(values)):
-            tap = _path_of(scores.source) + LOGITS
+            tap = (scores.source[0] or "output") + LOGITS
             return replace(scores, tap=tap, activation="softmax", is_inverted=True)
     return scores
 
@@ -131,11 +131,11 @@ def _trace_back(records: dict, paths: list[str], output: str | None) -> tuple[Sc
     candidates: dict[str, str] = {}
     if not output and not logits and len(vectors) > 1:
         sources = {vector: _source_of(returned[vector], records, paths) for vector in vectors}
-        candidates = {v: tap if isinstance(tap, str) else "" for v, tap in sources.items()}
+        candidates = {v: _tap_of(source) for v, source in sources.items()}
         if are_named(vectors):
-            return Scores("", "", vectors=candidates), "", False
+            return Scores("", vectors=candidates), "", False
     source = _source_of(returned[name], records, paths) or ("", 1, name)
-    scores = Scores(source if isinstance(source, str) else "output", source, vectors=candidates)
+    scores = Scores(_tap_of(source) or "output", source, vectors=candidates)
     activation, argument = find_activation(returned[name])
     if not activation or name not in vectors:
         operation = operation_of(returned[name])
@@ -149,25 +149,24 @@ def _trace_back(records: dict, paths: list[str], output: str | None) -> tuple[Sc
         if argument.op.type not in PASSED:
             break
         argument = argument.op.inputs[0]
-    if isinstance(before, str) and not is_binary:
-        return replace(scores, tap=before, source=before, activation=activation), name, False
-    tap = _path_of(source) + (LOG_ODDS if is_binary else LOGITS)
+    tap = "" if is_binary else _tap_of(before)
+    tap = tap or (source[0] or "output") + (LOG_ODDS if is_binary else LOGITS)
     is_inverted = before is None
-    before = source if is_inverted else before
-    scores = Scores(tap, before, activation, is_inverted, vectors=candidates)
+    scores = Scores(tap, before or source, activation, is_inverted, vectors=candidates)
     return scores, name, False
 
 
-def _source_of(
-    tensor: Tensor, records: dict, paths: list[str]
-) -> str | tuple[str, int, str] | None:
-    """The tap that is a tensor; else the layer of which it is an argument; None for neither."""
-    arguments = (recorder.INPUT, recorder.ACTIVATION)
+def _source_of(tensor: Tensor, records: dict, paths: list[str]) -> tuple[str, int, str] | None:
+    """The layer that returns a tensor; else that of which it is an argument; None for neither."""
     same = [p for p, value in records.items() if value is tensor and p[0] != recorder.MODEL]
-    for position, call, leaf in sorted(same, key=lambda place: place[2] in arguments):
-        path = paths[position]
-        return (path, call, leaf) if leaf in arguments else recorder.tap_name(path, call, leaf)
-    return None
+    same.sort(key=lambda place: place[2] in recorder.ARGUMENTS)
+    return (paths[same[0][0]], *same[0][1:]) if same else None
+
+
+def _tap_of(source: tuple[str, int, str] | None) -> str:
+    """The tap of what a layer returns; "" for an argument of it, and for nothing."""
+    is_output = source is not None and source[0] and source[2] not in recorder.ARGUMENTS
+    return recorder.tap_name(*source) if source is not None and is_output else ""
 
 
 def find_activation(tensor: Tensor) -> tuple[str, Any]:
@@ -208,8 +207,3 @@ def operation_of(tensor: Tensor) -> Any:
     while operation is not None and operation.type in PASSED:
         operation = operation.inputs[0].op
     return operation
-
-
-def _path_of(source: str | tuple[str, int, str]) -> str:
-    """The path of the layer that a source belongs to; "output" for none."""
-    return recorder.path_of(source) if isinstance(source, str) else source[0] or "output"

@@ -20,7 +20,7 @@ class ModelGraph:
         blocks: those of them that are the outputs of blocks, and the embedding.
         scores: the tap that holds what the model returns; None where it is not known.
         num_repeated: how many blocks there are of one kind, where there are more of them than
-            representations, or layers on long paths that are no blocks; otherwise 0.
+            representations; otherwise 0.
     """
 
     representations: tuple[str, ...]
@@ -44,12 +44,40 @@ class LayerEntry:
     shape: tuple[int | None, ...]  # of its output, with the example axis
     has_weights: bool
     has_blocks: bool  # whether it contains layers with weights: a block, a stage
-    is_single: bool  # whether all that follows reads only its output
-    has_kernel: bool = False  # whether it is a convolution, a fully connected layer or a block
+    is_single: bool  # whether all that follows on its path reads only its output
+    kernel: tuple[int, ...] = ()  # shape of the kernel of a convolution or fully connected layer
     is_sum: bool = False  # whether it adds two paths
-    is_expansion: bool = False  # whether it lies in the wide middle of a separable block
-    is_projection: bool = False  # whether it is the convolution that ends such a block
+    is_activated: bool = False  # whether it ends in an activation such as ReLU
+    is_scores: bool = False  # whether it holds class scores, or what is computed from them
+    stretch: tuple[int, ...] = ()  # which of several long paths it lies on
     kind: str = ""  # name of its class
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether it is a convolution, a fully connected layer or a block."""
+        return bool(self.kernel) or self.has_blocks
+
+    @property
+    def is_join(self) -> bool:
+        """Whether it adds or concatenates paths."""
+        return self.is_sum or self.kind == "Concatenate"
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether its output is one vector for each example."""
+        return all(size == 1 for size in self.shape[1:-1])
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether it is a convolution of single positions of a map."""
+        return self.kind == "Conv2D" and self.kernel[:2] == (1, 1) and not self.is_vector
+
+    @property
+    def may_be_scores(self) -> bool:
+        """Whether it returns scores of classes if no other layer with weights follows it."""
+        is_narrowing = self.is_pointwise and self.kernel[2] > self.kernel[3]
+        is_map = is_narrowing and not self.is_activated
+        return bool(self.kernel) and not self.has_blocks and (self.is_vector or is_map)
 
 
 def has_tap_grammar(taps: Iterable[str]) -> bool:
@@ -75,28 +103,37 @@ def find_representations_among(entries: Sequence[LayerEntry]) -> dict[str, bool]
     2. Between them, layers without layers inside form groups of equal rows and columns. A group
        ends where several paths begin, and where a layer with a kernel follows a block, which ends
        with a sum or concatenation of paths or with a separable convolution; the last output of a
-       group with weights, or in which paths are joined, is a representation. Expansions, in the
-       wide middle of a separable block, are in no group.
+       group with weights, or in which paths are joined, is a representation. What lies in the wide
+       middle of a separable block is in no group.
     3. In a model whose skips start at sums or concatenations, what lies between one of them and the
        next kernel belongs to the next block, such as its norm, and is in no group.
-    4. The vector that a last fully connected layer reads is one; its output, the scores of
-       classes, is not.
+    4. The vector that a last fully connected layer reads is one; class scores are none.
+
+    Each of several long paths has groups of its own.
 
     Returns:
         Dict from tap to whether a block ends there.
     """
-    entries = [entry for entry in entries if not (entry.is_expansion and entry.is_single)]
-    end = _num_before_head(entries)
+    marks: dict[str, bool] = {}
+    for stretch in dict.fromkeys(entry.stretch for entry in entries):
+        marks |= _mark_stretch([entry for entry in entries if entry.stretch == stretch])
+    return {entry.tap: marks[entry.tap] for entry in entries if entry.tap in marks}
+
+
+def _mark_stretch(entries: Sequence[LayerEntry]) -> dict[str, bool]:
+    """The representations among the layers of one path, and whether a block ends there."""
+    inside, projections = _find_separable(entries)
+    entries = [entry for entry in entries if not (entry.tap in inside and entry.is_single)]
+    end = next((i for i, entry in enumerate(entries) if entry.is_scores), len(entries))
     last_join = max((i for i, entry in enumerate(entries[:end]) if not entry.is_single), default=-1)
-    pairs = pairwise(entries[:end])
     # Where a skip starts at a sum or concatenation, the norm behind another one is the first layer
     # of its branch.
-    is_preactivated = any(
-        (a.is_sum or a.kind == "Concatenate") and a.is_single and not b.is_single for a, b in pairs
-    )
+    pairs = pairwise(entries[:end])
+    is_preactivated = any(a.is_join and a.is_single and not b.is_single for a, b in pairs)
     is_before_kernel = False  # between a sum and the kernel of the next block
     marks: dict[str, bool] = {}
-    previous, weighted, end_of_block = None, False, ""
+    previous, end_of_block = None, ""
+    weighted = bool(entries) and entries[0].is_join  # of long paths
     for index, entry in enumerate(entries[:end]):
         if not entry.is_single:
             previous, weighted, end_of_block = None, True, "join"  # paths are joined next
@@ -121,28 +158,39 @@ def find_representations_among(entries: Sequence[LayerEntry]) -> dict[str, bool]
         elif weighted or entry.has_weights:
             marks.pop(previous.tap, None)
         weighted = weighted or entry.has_weights
-        end_of_block = "projection" if entry.is_projection else end_of_block
+        end_of_block = "projection" if entry.tap in projections else end_of_block
         if weighted:
             marks[entry.tap] = bool(end_of_block)
         previous = entry
-    # In a model of several classifiers, the vector before the last one holds another's scores.
-    if end < len(entries) and end and _is_vector(entries[end - 1]) and entries[end - 1].is_single:
+    if 0 < end < len(entries) and entries[end - 1].is_vector and entries[end - 1].is_single:
         marks.setdefault(entries[end - 1].tap, False)
     return marks
 
 
-def _is_vector(entry: LayerEntry) -> bool:
-    return all(size == 1 for size in entry.shape[1:-1])
+def _find_separable(entries: Sequence[LayerEntry]) -> tuple[set[str], set[str]]:
+    """Taps in the wide middle of blocks with a depthwise convolution, and taps that end them.
 
-
-def _num_before_head(entries: Sequence[LayerEntry]) -> int:
-    """How many entries there are before a last fully connected layer, which returns scores."""
-    weighted = [index for index, entry in enumerate(entries) if entry.has_weights]
-    if weighted:
-        last = entries[weighted[-1]]
-        if last.has_kernel and not last.has_blocks and _is_vector(last):
-            return weighted[-1]
-    return len(entries)
+    A block begins with the 1 x 1 convolution that widens what the depthwise one reads, where there
+    is one, and ends with the 1 x 1 convolution that projects its output. Gates lie between them.
+    """
+    inside: set[str] = set()
+    projections: set[str] = set()
+    # Joins break the row of kernels, as what they return is computed from other layers too.
+    row = [i for i, x in enumerate(entries) if x.is_join or (x.has_kernel and not x.is_vector)]
+    for place, index in enumerate(row):
+        if entries[index].kind != "DepthwiseConv2D":
+            continue
+        first, *earlier = row[max(place - 2, 0) : place][::-1] or [index]
+        widens = entries[first].is_pointwise and entries[first].kernel[2] < entries[first].kernel[3]
+        # Behind another depthwise convolution it is the projection that ends a block.
+        if not widens or any(entries[i].kind == "DepthwiseConv2D" for i in earlier):
+            first = index
+        inside |= {entry.tap for entry in entries[first:index]}
+        last = row[place + 1] if place + 1 < len(row) else index
+        if entries[last].is_pointwise and entries[last].shape[1:3] == entries[index].shape[1:3]:
+            inside |= {entry.tap for entry in entries[index:last]}
+            projections.add(entries[last].tap)
+    return inside, projections
 
 
 def graph_of_entries(entries: Sequence[LayerEntry]) -> ModelGraph:
@@ -153,29 +201,19 @@ def graph_of_entries(entries: Sequence[LayerEntry]) -> ModelGraph:
     # What comes before the first block is the embedding.
     blocks = [name for index, name in enumerate(names) if marks[name] or index < first_end]
     of_kinds = Counter(entry.kind for entry in entries if entry.has_blocks)
-    repeated = max([*of_kinds.values(), sum(entry.is_sum for entry in entries)], default=0)
+    num_sums, joins = 0, False
+    for entry in reversed(entries):
+        joins = entry.kind == "Concatenate" if entry.is_single else joins
+        num_sums += entry.is_sum and not joins  # those inside of a concatenated block are no blocks
+    repeated = max([*of_kinds.values(), num_sums])
     if not any(marks.values()):
         names = blocks = spread(names, MAX_LAYERS)
     return ModelGraph(
         tuple(names),
         tuple(blocks),
         entries[-1].tap if entries else None,
-        num_repeated=repeated if len(marks) < repeated else _num_in_long_paths(entries),
+        num_repeated=repeated if len(marks) < repeated else 0,
     )
-
-
-def _num_in_long_paths(entries: Sequence[LayerEntry]) -> int:
-    """Kernels on paths that are joined after maps of three sizes, which are more than one block."""
-    most, kernels, sizes = 0, 0, set()
-    for entry in entries:
-        if entry.is_single:
-            kernels, sizes = 0, set()
-            continue
-        kernels += entry.has_kernel
-        if len(entry.shape) == 4 and not _is_vector(entry):
-            sizes.add(entry.shape[1:3])
-        most = max(most, kernels) if len(sizes) > 2 else most
-    return most
 
 
 def spread(items: Sequence, most: int) -> list:

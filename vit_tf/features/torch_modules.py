@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,15 +18,18 @@ from vit_tf.features.features import (
     no_class_scores,
     require_layers_of_kind,
 )
+from vit_tf.features.first_images import with_prefix_first
 from vit_tf.features.keras_features import require_scores_named
 from vit_tf.features.layers import (
     Detail,
     grid_of_shapes,
     warn_of_missed_blocks,
-    with_prefix_first,
 )
 from vit_tf.features.module_features import TorchFeatures
-from vit_tf.features.module_taps import ModuleTaps, describe_module, pooled_tokens, select_taps
+from vit_tf.features.module_taps import ModuleTaps, describe_module, select_taps
+from vit_tf.features.recorder import apply_in_turn
+from vit_tf.torch_models.execution import SCORES
+from vit_tf.torch_models.traced import TracedModule
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -82,8 +85,22 @@ class ModuleFeatures(TorchFeatures):
         return features.with_pooled_tokens() if kind == "class_attention" else features
 
     def with_pooled_tokens(self) -> ModuleFeatures:
-        pooled = pooled_tokens(self._described, self._facts.grid)
-        return self.with_facts(pooled_tokens=pooled)
+        return self.with_facts(pooled_tokens=self._find_pooled_tokens())
+
+    def _find_pooled_tokens(self) -> tuple[int, ...] | None:
+        """The positions of the tokens that the scores are computed from after the last block."""
+        taps, grid = self._described, self._facts.grid
+        last = "norm" if "norm" in taps.sources else (taps.graph.blocks or ("",))[-1]
+        shape = taps.shapes.get(last, ())
+        if grid is None or SCORES not in taps.sources or shape[:1] != (grid.num_tokens,):
+            return None
+        if isinstance(taps.model, TracedModule):
+            return None
+        features = ModuleFeatures(taps, self._facts, (last, SCORES))
+        images = np.random.default_rng(0).uniform(-1, 1, (1, *taps.image_shape)).astype(np.float32)
+        # A gradient of a sum over classes may vanish; that of one class rarely does.
+        gradient = features.gradient(images, SCORES, last, np.eye(1, taps.shapes[SCORES][0]))
+        return tuple(np.flatnonzero(np.abs(gradient[0]).sum(axis=-1)).tolist()) or None
 
     def read_scores(
         self, layer: str | None, images: Callable[[], tf.Tensor] | None = None
@@ -100,7 +117,7 @@ class ModuleFeatures(TorchFeatures):
             form = f"it returns {output} for each image"
             # Its user may have squeezed the one logit of a binary classifier.
             form += ", an array of shape (example,)" if not shape else ""
-            raise no_class_scores(self.name, form)
+            raise no_class_scores(self.name, form, SCORES if len(shape) == 1 else None)
         names = tuple(dict.fromkeys([*(self._names or ()), name]))
         features = ModuleFeatures(self._described, self._facts, names, self._patterns)
         shape = self._described.shapes.get(name, ())
@@ -132,10 +149,6 @@ def module_features_of(
             prefix=prefix,
         )
 
-    def values_of_noise(tap: str) -> np.ndarray:
-        images = np.random.default_rng(0).uniform(-1, 1, (2, *described.image_shape))
-        return described.features([tap], [], None)(images.astype(np.float32))[tap]
-
     if grid is not None and described.trace.structure.is_random:
         warnings.warn(
             f"{described.model.name!r} draws random numbers in inference, as masked autoencoders "
@@ -143,6 +156,37 @@ def module_features_of(
             stacklevel=5,
         )
         grid = None
-    names = described.names
-    grid = with_prefix_first(grid, described.model.name, names, shapes, values_of_noise)
+    features = ModuleFeatures(described, described.facts(None))
+    grid = with_prefix_first(grid, features, shapes, described.image_shape)
     return ModuleFeatures(described, replace(described.facts(grid), is_grid_inferred=True))
+
+
+def module_features(module: torch.nn.Module, patterns: Sequence[str]) -> ModuleFeatures:
+    """The layers of a module that fit patterns; without any, its representations."""
+    described = describe_module(module)
+    names = () if patterns else described.graph.representations
+    return ModuleFeatures(described, described.facts(None), tuple(names), tuple(patterns))
+
+
+class IntervenedModule:
+    """A module that runs with edits, functions by layer, and returns some of its layers."""
+
+    def __init__(
+        self, module: torch.nn.Module, edits: Mapping[str, Callable], patterns: Sequence[str]
+    ) -> None:
+        self._features = module_features(module, [*edits, *patterns])
+        facts = self._features.facts
+        self.name, self.preprocessing = facts.name, facts.preprocessing
+        self.token_grid, self.input_shape = None, facts.input_shape
+        self.taps = module_features(module, patterns).taps
+        of_layers: dict[str, list[Callable]] = {}
+        for pattern, edit in edits.items():
+            for layer in module_features(module, [pattern]).taps:
+                of_layers.setdefault(layer, []).append(edit)
+        self._edits = {layer: partial(apply_in_turn, e) for layer, e in of_layers.items()}
+
+    def __call__(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        import tensorflow as tf
+
+        values = self._features.edited(tf.cast(images, tf.float32), self._edits)
+        return {layer: values[layer] for layer in self.taps}

@@ -12,17 +12,11 @@ import numpy as np
 from keras import ops
 
 from vit_tf.common.backend import Tensor
-from vit_tf.common.names import as_image_shape, as_names, lookup, match_sites
+from vit_tf.common.names import lookup
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import ConfiguredLayer, as_grid, zero_head
-from vit_tf.models.transformer import (
-    LayerNormalization,
-    TransformerModel,
-    block_sites,
-    check_pooling,
-    make_blocks,
-)
+from vit_tf.models.transformer import TransformerModel, check_pooling
 from vit_tf.models.vit import SIZES
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -129,7 +123,6 @@ class BEiT(TransformerModel):
         key_bias: bool = False,
         **kwargs: Any,
     ):
-        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config = {
             "image_shape": image_shape,
             "patch_size": patch_size,
@@ -151,41 +144,16 @@ class BEiT(TransformerModel):
         super().__init__(config, preprocessing, **{"name": "beit"} | kwargs)
         self.pooling, self.fc_norm = pooling, pooling == "gap"
         check_pooling(pooling)
-        self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
-        policy = self.dtype_policy
+        self.token_grid = grid = TokenGrid.of_patches(self.image_shape, patch_size, prefix=1)
         added = lookup("position_type", position_type, _POSITIONS)
         self.add_embedding(hidden_dim, dropout_rate, use_positions=added)
-        self.blocks = make_blocks(
-            num_layers,
-            match_sites(without_skips, block_sites(num_layers)),
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            mlp_dim=mlp_dim,
-            dropout_rate=dropout_rate,
-            activation=activation,
-            epsilon=epsilon,
-            key_bias=key_bias,
-            layer_scale=layer_scale,
-            dtype=policy,
-        )
-        names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
-        names = [] if added else names
-        self.biases = [RelativeBias(grid, num_heads, dtype=policy, name=name) for name in names]
-        name = "fc_norm" if self.fc_norm else "norm"
-        self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name=name)
+        self.add_blocks(epsilon, key_bias=key_bias, layer_scale=layer_scale)
+        if not added:
+            names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
+            policy = self.dtype_policy
+            self.biases = [RelativeBias(grid, num_heads, dtype=policy, name=name) for name in names]
         self.head = zero_head(num_classes)
-        self.build((None, *image_shape))
-
-    def intermediates(self, images: Tensor, training: bool | None = None) -> dict[str, Tensor]:
-        """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
-        taps = {}
-        taps["embedding"] = x = self.embedding(self.check_images(images), training=training)
-        taps["logits"] = self.head(self.pool(self.run_blocks(x, taps, training), taps))
-        return taps
-
-    def build(self, input_shape: Sequence[int | None]) -> None:
-        super().build(input_shape)
-        self.head.build((None, self.embedding.hidden_dim))
+        self.build((None, *self.image_shape))
 
 
 # Bao et al. 2021, section 3.1, with the first scales of the released code.

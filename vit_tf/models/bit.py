@@ -8,7 +8,7 @@ import keras
 from keras import layers, ops
 
 from vit_tf.common.backend import Tensor, custom_gradient
-from vit_tf.common.names import as_image_shape, as_names, as_sizes, lookup, match_sites
+from vit_tf.common.names import as_image_shape, as_sizes, lookup, match_sites
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.recorder import Taps
 from vit_tf.features.tokens import TokenGrid
@@ -46,9 +46,14 @@ class StandardizedConv2D(layers.Conv2D):
         super().__init__(filters, kernel_size, strides, **fixed | kwargs)
 
     def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
-        mean, variance = ops.moments(ops.cast(kernel, "float32"), axes=(0, 1, 2), keepdims=True)
-        standardized = (ops.cast(kernel, "float32") - mean) * ops.rsqrt(variance + 1e-10)
+        full = ops.cast(kernel, "float32")
+        mean, variance = ops.moments(full, axes=(0, 1, 2), keepdims=True)
+        standardized = (full - mean) * self.scale(variance)
         return super().convolution_op(inputs, ops.cast(standardized, kernel.dtype))
+
+    def scale(self, variance: Tensor) -> Tensor:
+        """What the centred kernel is multiplied by, from its variance."""
+        return ops.rsqrt(variance + 1e-10)
 
 
 @register
@@ -185,7 +190,7 @@ class BiT(VisionModel):
         preprocessing: Preprocessing | dict | None = None,
         **kwargs: Any,
     ):
-        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
+        image_shape = as_image_shape(image_shape)
         units = as_sizes("units", units, UNITS, range(1, 10))
         if stem is None:
             stem = "small" if min(image_shape[:2]) < 96 else "imagenet"
@@ -198,15 +203,22 @@ class BiT(VisionModel):
             "without_skips": without_skips,
         }
         super().__init__(config, preprocessing, **{"name": "bit"} | kwargs)
-        self.stem = stem
-        width = _root_width(width_factor)
-        self.token_grid = _last_grid(image_shape, stem, len(units))
+        self.stem, width = stem, round(64 * width_factor)
+        if width < 32 or width % 32:
+            raise ValueError(
+                "Expected 64 * width_factor to be a multiple of the 32 groups of the "
+                f"normalisation. Received: width_factor={width_factor}"
+            )
+        # The grid of the last map: every step of stride 2 is padded so that it rounds up.
+        stride = 2 ** (len(units) - 1 + (2 if stem == "imagenet" else 0))
+        rows, columns, _ = image_shape
+        self.token_grid = TokenGrid(-(-rows // stride), -(-columns // stride), 0, stride)
         policy = self.dtype_policy
         size, stride = lookup("stem", stem, _STEMS)
         self.root = StandardizedConv2D(width, size, strides=stride, dtype=policy, name="root")
         if stem == "imagenet":
             self.pool = layers.MaxPooling2D(3, 2, data_format=LAST, dtype=policy, name="pool")
-        removed = match_sites(without_skips, unit_sites(units))
+        removed = match_sites(self.without_skips, unit_sites(units))
         self.units = make_units(Unit, units, width, removed, policy)
         self.norm = GroupNorm(32, epsilon=1e-5, dtype=policy, name="norm")
         self.head = zero_head(num_classes)
@@ -255,41 +267,23 @@ def make_units(
     kind: type, units: Sequence[int], width: int, removed: Collection[str], policy: Any
 ) -> list:
     """Layers of a kind of unit, `width` channels in the first stage, but for `removed` skips."""
-    layers = []
-    for name in unit_sites(units):
-        stage, first = int(name[5 : name.index("/")]) - 1, name.endswith("/unit01")
-        layers.append(
-            kind(
-                width * 2**stage,
-                stride=2 if stage and first else 1,
-                skip=None if name in removed else "projection" if first else "identity",
-                dtype=policy,
-                name=name.replace("/", "_"),
-            )
+    return [
+        kind(
+            width * 2**stage,
+            stride=2 if stage and not number else 1,
+            skip=None if name in removed else "identity" if number else "projection",
+            dtype=policy,
+            name=name.replace("/", "_"),
         )
-    return layers
+        for stage, count in enumerate(units)
+        for number in range(count)
+        for name in [f"stage{stage + 1}/unit{number + 1:02d}"]
+    ]
 
 
 def _pad(features: Tensor, pixels: int) -> Tensor:
     """Zeros on all four sides of maps of shape (example, row, column, channel)."""
     return ops.pad(features, ((0, 0), (pixels, pixels), (pixels, pixels), (0, 0)))
-
-
-def _root_width(width_factor: float) -> int:
-    width = round(64 * width_factor)
-    if width < 32 or width % 32:
-        raise ValueError(
-            "Expected 64 * width_factor to be a multiple of the 32 groups of the normalisation. "
-            f"Received: width_factor={width_factor}"
-        )
-    return width
-
-
-def _last_grid(image_shape: Sequence[int], stem: str, num_stages: int) -> TokenGrid:
-    """The grid of the last map; every step of stride 2 is padded so that it rounds up."""
-    halvings = num_stages - 1 + (2 if stem == "imagenet" else 0)
-    rows, columns, _ = image_shape
-    return TokenGrid(-(-rows // 2**halvings), -(-columns // 2**halvings), 0, 2**halvings)
 
 
 _STEMS = {"imagenet": (7, 2), "small": (3, 1)}

@@ -6,12 +6,10 @@ from typing import Any
 import keras
 from keras import layers
 
-from vit_tf.common.backend import Tensor
-from vit_tf.common.names import as_image_shape, as_names, match_sites
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.image_encoder import ImageEncoder, make_head
-from vit_tf.models.transformer import LayerNormalization, block_sites, encoder_size, make_blocks
+from vit_tf.models.transformer import LayerNormalization, encoder_size
 from vit_tf.models.vit import SIZES
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -71,7 +69,6 @@ class CLIPViT(ImageEncoder):
         preprocessing: Preprocessing | dict | None = None,
         **kwargs: Any,
     ):
-        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config = {
             "image_shape": image_shape,
             "patch_size": patch_size,
@@ -87,50 +84,17 @@ class CLIPViT(ImageEncoder):
             "text_head": text_head,
         }
         super().__init__(config, preprocessing, **{"name": "clip"} | kwargs)
-        self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
-        policy = self.dtype_policy
+        self.token_grid = TokenGrid.of_patches(self.image_shape, patch_size, prefix=1)
         self.add_embedding(hidden_dim, dropout_rate, use_bias=False)
+        policy = self.dtype_policy
         self.pre_norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="pre_norm")
-        self.blocks = make_blocks(
-            num_layers,
-            match_sites(without_skips, block_sites(num_layers)),
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            mlp_dim=mlp_dim,
-            dropout_rate=dropout_rate,
-            activation=activation,
-            epsilon=1e-5,
-            dtype=policy,
-        )
-        self.norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="norm")
+        self.add_blocks(epsilon=1e-5)
         self.projection = layers.Dense(
             projection_dim, use_bias=False, dtype="float32", name="projection"
         )
         self.embedding_dim = projection_dim
         self.head = make_head(num_classes, text_head)
-        self.build((None, *image_shape))
-
-    first_taps = ("embedding", "pre_norm")
-
-    @property
-    def last_taps(self) -> tuple[str, ...]:
-        return ("projected", *super().last_taps)
-
-    def intermediates(self, images: Tensor, training: bool | None = None) -> dict[str, Tensor]:
-        """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
-        taps = {}
-        taps["embedding"] = x = self.embedding(self.check_images(images), training=training)
-        taps["pre_norm"] = x = self.pre_norm(x)
-        x = self.pool(self.run_blocks(x, taps, training), taps)
-        taps["projected"] = x = self.projection(x)
-        if self.head:
-            taps["logits"] = self.head(x)
-        return taps
-
-    def build(self, input_shape: Sequence[int | None]) -> None:
-        super().build(input_shape)
-        for layer in (self.pre_norm, self.projection):
-            layer.build((None, self.embedding.hidden_dim))
+        self.build((None, *self.image_shape))
 
 
 # Radford et al. 2021, table 20, and those of open_clip (Cherti et al. 2022,

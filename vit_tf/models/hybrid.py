@@ -14,7 +14,7 @@ from keras import layers, ops
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import as_sizes, match_sites
 from vit_tf.features.recorder import Taps
-from vit_tf.models.bit import LAST, UNITS, GroupNorm, make_units, unit_sites
+from vit_tf.models.bit import LAST, UNITS, GroupNorm, StandardizedConv2D, make_units, unit_sites
 from vit_tf.models.model import ConfiguredLayer, inner_taps, run_inner
 from vit_tf.models.vit import SIZES, ViT
 
@@ -65,7 +65,7 @@ class HybridViT(ViT):
 
     @property
     def first_taps(self) -> tuple[str, ...]:
-        return (*self.stem.taps, "embedding")
+        return (*self.stem.taps, *super().first_taps)
 
     @property
     def patch_kernel(self) -> None:
@@ -94,7 +94,7 @@ def stem_stride(units: Sequence[int]) -> int:
 
 
 @register
-class ScaledConv2D(layers.Conv2D):
+class ScaledConv2D(StandardizedConv2D):
     """A convolution whose kernel has zero mean and unit deviation per output channel.
 
     `(w - mean(w)) / (std(w) + 1e-5)` over the rows, columns and input channels of the kernel.
@@ -106,21 +106,13 @@ class ScaledConv2D(layers.Conv2D):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
+        padding: str = "same",
         **kwargs: Any,
     ):
-        fixed = {
-            "use_bias": False,
-            "padding": "same",
-            "data_format": LAST,
-            "kernel_initializer": "lecun_normal",
-        }
-        super().__init__(filters, kernel_size, strides, **fixed | kwargs)
+        super().__init__(filters, kernel_size, strides, padding=padding, **kwargs)
 
-    def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
-        full = ops.cast(kernel, "float32")
-        mean, variance = ops.moments(full, axes=(0, 1, 2), keepdims=True)
-        standardized = (full - mean) / (ops.sqrt(variance) + 1e-5)
-        return super().convolution_op(inputs, ops.cast(standardized, kernel.dtype))
+    def scale(self, variance: Tensor) -> Tensor:
+        return 1 / (ops.sqrt(variance) + 1e-5)
 
 
 _norm = partial(GroupNorm, 32, epsilon=1e-6)

@@ -10,7 +10,7 @@ from keras import ops
 from vit_tf.common.backend import Tensor
 from vit_tf.common.names import lookup
 from vit_tf.features.recorder import Taps
-from vit_tf.models.model import ConfiguredLayer, inner_taps, run_inner, zero_head
+from vit_tf.models.model import ConfiguredLayer, zero_head
 from vit_tf.models.resolution import copy_weights
 from vit_tf.models.transformer import (
     ACTIVATIONS,
@@ -109,27 +109,7 @@ class AttentionPooling(ConfiguredLayer):
 class ImageEncoder(TransformerModel):
     """A `VisionModel` whose embedding of an image is compared with those of texts."""
 
-    pooling, attention_pooling = "cls", None
-
-    def pool(self, x: Tensor, taps: dict[str, Tensor]) -> Tensor:
-        if not self.attention_pooling:
-            return super().pool(x, taps)
-        taps["norm"] = x = self.norm(x)
-        taps["pooled"] = run_inner(self.attention_pooling, x, taps)["pooled"]
-        return taps["pooled"]
-
-    @property
-    def pool_taps(self) -> tuple[str, ...]:
-        pooling = [self.attention_pooling] if self.attention_pooling else []
-        return ("norm", *inner_taps(pooling), "pooled")
-
-    def build(self, input_shape: Sequence[int | None]) -> None:
-        super().build(input_shape)
-        width = self.embedding.hidden_dim
-        if self.attention_pooling:
-            self.attention_pooling.build((None, self.token_grid.num_tokens, width))
-        if self.head:
-            self.head.build((None, self.embedding_dim))
+    pooling = "cls"
 
 
 def make_head(num_classes: int | None, text_head: bool) -> keras.layers.Layer | None:

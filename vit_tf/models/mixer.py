@@ -9,7 +9,7 @@ import numpy as np
 from keras import layers, ops
 
 from vit_tf.common.backend import Tensor
-from vit_tf.common.names import as_image_shape, as_names, lookup, match_sites
+from vit_tf.common.names import lookup, match_sites
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.recorder import Taps
 from vit_tf.features.tokens import TokenGrid
@@ -143,7 +143,6 @@ class Mixer(VisionModel):
         preprocessing: Preprocessing | dict | None = None,
         **kwargs: Any,
     ):
-        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config = {
             "image_shape": image_shape,
             "patch_size": patch_size,
@@ -158,10 +157,12 @@ class Mixer(VisionModel):
         }
         super().__init__(config, preprocessing, **{"name": "mixer"} | kwargs)
         self.hidden_dim = hidden_dim
-        self.token_grid = TokenGrid.of_patches(image_shape, patch_size)
+        self.token_grid = TokenGrid.of_patches(self.image_shape, patch_size)
         policy = self.dtype_policy
         names = [f"block{i:02d}" for i in range(num_layers)]
-        removed = match_sites(without_skips, [f"{n}/{s}" for n in names for s in MixerBlock.sites])
+        removed = match_sites(
+            self.without_skips, [f"{n}/{s}" for n in names for s in MixerBlock.sites]
+        )
         self.embedding = PatchDense(hidden_dim, patch_size, dtype=policy, name="embedding")
         self.dropout = layers.Dropout(dropout_rate, dtype=policy, name="dropout")
         self.blocks = [
@@ -180,7 +181,7 @@ class Mixer(VisionModel):
         ]
         self.norm = LayerNormalization(epsilon=1e-6, dtype=policy, name="norm")
         self.head = zero_head(num_classes)
-        self.build((None, *image_shape))
+        self.build((None, *self.image_shape))
 
     @property
     def taps(self) -> tuple[str, ...]:

@@ -5,15 +5,14 @@ import random
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
 
 from vit_tf.common.backend import Tensor, require_tensorflow_or_jax
-from vit_tf.common.names import lookup
-from vit_tf.data.preprocessing import Preprocessing, explained_images, fix_image_shape, watch_images
+from vit_tf.common.names import as_image_shape, as_names, lookup
+from vit_tf.data.preprocessing import Preprocessing, fix_image_shape
 from vit_tf.features.tokens import TokenGrid, prefix_names
 
 
@@ -44,9 +43,9 @@ class VisionModel(keras.Model):
                 "Expected num_classes to be at least 1; for the features of a model use "
                 f"vit_tf.submodel(model, 'pooled'). Received: num_classes={config['num_classes']}"
             )
-        self._config = config
-        self.image_shape, self.num_classes = config["image_shape"], config["num_classes"]
-        self.has_seen_images = False  # whose values were compared with `preprocessing`
+        shape, sites = as_image_shape(config["image_shape"]), as_names(config["without_skips"])
+        self._config = config | {"image_shape": shape, "without_skips": sites}
+        self.image_shape, self.num_classes = shape, config["num_classes"]
         self.preprocessing = preprocessing
         self.class_names = class_names
 
@@ -76,15 +75,7 @@ class VisionModel(keras.Model):
     @property
     def without_skips(self) -> tuple[str, ...]:
         """Names of the sites without a skip; they are fixed when the model is made."""
-        return self._config.get("without_skips", ())
-
-    @without_skips.setter
-    def without_skips(self, names: str | Iterable[str]) -> None:
-        raise AttributeError(
-            "Expected without_skips to be given when a model is created, as in "
-            f"{type(self).__name__}.from_config(model.get_config() | {{'without_skips': ...}}). "
-            f"Received: without_skips={names!r} for the model {self.name!r}"
-        )
+        return self._config["without_skips"]
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -138,21 +129,6 @@ class VisionModel(keras.Model):
     def call(self, images: Tensor, training: bool | None = None) -> Tensor:
         return self.intermediates(images, training=training)[self.taps[-1]]
 
-    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        """As `keras.Model.fit`; warns once of images of other values than `preprocessing` gives."""
-        with explained_images():
-            return super().fit(watch_images(self, x), *args, **kwargs)
-
-    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.evaluate`, with the warning of `fit`."""
-        with explained_images():
-            return super().evaluate(watch_images(self, x), *args, **kwargs)
-
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.predict`, with the warning of `fit`."""
-        with explained_images():
-            return super().predict(watch_images(self, x), *args, **kwargs)
-
     def quantize(self, mode: str | None = None, config: Any = None, **kwargs: Any) -> None:
         """Makes the kernels of linear layers int8, which no longer learn; other layers are left.
 
@@ -172,22 +148,6 @@ class VisionModel(keras.Model):
         layers = (x for x in self._flatten_layers() if isinstance(x, keras.layers.Dense))
         # Keras gives each layer a path when it is made, before which it is None.
         return {cast(str, layer.path).partition("/")[2]: layer for layer in layers}
-
-    def summary(self, *args: Any, **kwargs: Any) -> None:
-        """Prints Keras' table of the layers, with the shape of what each hands on."""
-        before = {layer: len(layer._inbound_nodes) for layer in self.layers}
-        # Keras knows the shapes of layers that were called on symbols, and shows the latest call.
-        self.intermediates(keras.Input(self.image_shape))
-        try:
-            for layer in self.layers:
-                for node in layer._inbound_nodes[-1:]:
-                    # Taps are in the order of their names, so that the last is such as "mlp/sum".
-                    last = SimpleNamespace(output_tensors=node.output_tensors[-1:])
-                    layer._inbound_nodes.append(last)
-            super().summary(*args, **kwargs)
-        finally:
-            for layer, count in before.items():
-                del layer._inbound_nodes[count:]
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config() | self._config

@@ -6,11 +6,10 @@ from typing import Any
 import keras
 
 from vit_tf.common.backend import Tensor
-from vit_tf.common.names import as_image_shape, as_names, match_sites
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder, make_head
-from vit_tf.models.transformer import LayerNormalization, block_sites, encoder_size, make_blocks
+from vit_tf.models.transformer import encoder_size
 from vit_tf.models.vit import SIZES
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -70,7 +69,6 @@ class SigLIPViT(ImageEncoder):
         preprocessing: Preprocessing | dict | None = None,
         **kwargs: Any,
     ):
-        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config = {
             "image_shape": image_shape,
             "patch_size": patch_size,
@@ -86,43 +84,26 @@ class SigLIPViT(ImageEncoder):
             "text_head": text_head,
         }
         super().__init__(config, preprocessing, **{"name": "siglip"} | kwargs)
-        self.token_grid = whole_patches(image_shape, patch_size)
+        self.token_grid = whole_patches(self.image_shape, patch_size)
         self.embedding_dim = hidden_dim
-        policy = self.dtype_policy
         self.add_embedding(hidden_dim, dropout_rate)
-        self.blocks = make_blocks(
-            num_layers,
-            match_sites(without_skips, block_sites(num_layers)),
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            mlp_dim=mlp_dim,
-            dropout_rate=dropout_rate,
-            activation=activation,
-            epsilon=epsilon,
-            dtype=policy,
-        )
-        self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name="norm")
+        self.add_blocks(epsilon)
+        policy = self.dtype_policy
         self.attention_pooling = AttentionPooling(
             num_heads, hidden_dim, mlp_dim, activation, epsilon, dtype=policy, name="pooling"
         )
         self.head = make_head(num_classes, text_head)
-        self.build((None, *image_shape))
+        self.build((None, *self.image_shape))
 
     def _covered_size(self) -> tuple[int, int]:
         """The height and width in pixels that whole patches cover."""
         grid = self.token_grid
         return grid.rows * grid.stride, grid.columns * grid.stride
 
-    def intermediates(self, images: Tensor, training: bool | None = None) -> dict[str, Tensor]:
-        """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
-        taps = {}
+    def run_stem(self, images: Tensor, taps: dict[str, Tensor], training: bool | None) -> Tensor:
+        """The part of the images that whole patches cover."""
         height, width = self._covered_size()
-        cropped = self.check_images(images)[:, :height, :width]
-        taps["embedding"] = x = self.embedding(cropped, training=training)
-        x = self.pool(self.run_blocks(x, taps, training), taps)
-        if self.head:
-            taps["logits"] = self.head(x)
-        return taps
+        return images[:, :height, :width]
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         super().build((None, *self._covered_size(), input_shape[-1]))

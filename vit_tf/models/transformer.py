@@ -1,6 +1,6 @@
-"""What Vision Transformers are made of: patches, positions, and blocks."""
+"""What Vision Transformers are made of: models of blocks, patches, positions, activations."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from keras import layers, ops
 
 from vit_tf.common.backend import Tensor, compiled_elementwise, custom_gradient
-from vit_tf.common.names import lookup
+from vit_tf.common.names import lookup, match_sites
 from vit_tf.features.recorder import Taps
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import (
@@ -25,124 +25,164 @@ from vit_tf.models.model import (
 register = keras.saving.register_keras_serializable("vit_tf")
 
 
-@register
-def gelu(x: Tensor) -> Tensor:
-    """`x / 2 (1 + erf(x / sqrt(2)))`, the exact form, with its gradient in closed form."""
-    if keras.backend.standardize_dtype(x.dtype) not in ("float32", "float64"):
-        return ops.gelu(x, approximate=False)
-    return _gelu_with_gradient(ops.convert_to_tensor(x))
+class TransformerModel(VisionModel):
+    """A `VisionModel` that embeds patches, runs blocks over their tokens and pools these.
 
-
-@compiled_elementwise
-def _gelu_value(x: Tensor) -> Tensor:
-    return ops.gelu(x, approximate=False)
-
-
-@compiled_elementwise
-def _gelu_gradient(x: Tensor, dy: Tensor) -> Tensor:
-    """`dy (Phi(x) + x phi(x))`, by the normal distribution's cumulative function and density."""
-    cumulative = 0.5 * (1.0 + ops.erf(x * 0.5**0.5))
-    return dy * (cumulative + x * ((2 * np.pi) ** -0.5 * ops.exp(-0.5 * x * x)))
-
-
-@custom_gradient
-def _gelu_with_gradient(x: Tensor) -> tuple[Tensor, Callable]:
-    def gradient(*args: Any, upstream: Tensor | None = None) -> Tensor:
-        return _gelu_gradient(x, args[0] if upstream is None else upstream)
-
-    return _gelu_value(x), gradient
-
-
-@register
-def gelu_tanh(x: Tensor) -> Tensor:
-    """`x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, the form of flax, so of Google's ViT."""
-    return ops.gelu(x, approximate=True)
-
-
-@register
-def quick_gelu(x: Tensor) -> Tensor:
-    """`x sigmoid(1.702 x)`, the form of OpenAI's CLIP."""
-    return x * ops.sigmoid(1.702 * x)
-
-
-def swiglu(x: Tensor) -> Tensor:
-    """`silu(a) b` of the halves `a` and `b` of the channels (Shazeer 2020, 2002.05202, eq. 6)."""
-    gate, value = ops.split(x, 2, axis=-1)
-    return ops.silu(gate) * value
-
-
-ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
-# Gates take twice as many channels as they return.
-GATES = {"swiglu": swiglu}
-
-
-@register
-class TokenDense(layers.Dense):
-    """A Dense layer of flat (example * token, channel) matrices, which TensorFlow fuses."""
-
-    # Blocks hold such layers, and only the file of a whole model says that they are quantized.
-    saves_quantization_with_model = True
-
-    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
-        flat = ops.reshape(tokens, (-1, tokens.shape[-1]))
-        return ops.reshape(super().call(flat), (-1, *tokens.shape[1:-1], self.units))
-
-    def quantize(
-        self, mode: str | None = None, type_check: bool = True, config: Any = None
-    ) -> None:
-        # Keras leaves subclasses alone, whose call may differ; the product is the same here.
-        super().quantize(mode, type_check=False, config=config)
-
-
-@register
-class LayerNormalization(layers.LayerNormalization):
-    """Layer normalisation (Ba et al. 2016, equation 4) of the last axis, in float32 at least.
-
-    The gradient is the closed form, which passes over the tokens about half as often as that of
-    the single operations. A file names weights by the class, so this one is called as Keras'.
+    A subclass sets its `token_grid`, calls `add_embedding` and `add_blocks`, and sets those of the
+    following layers that it has: `pre_norm` (of the tokens before the first block), `rotation` (of
+    queries and keys) and `biases` (of attention scores), `attention_pooling` (in place of a class
+    token or a mean), and `pre_logits`, `projection` and `head` (of the pooled token, in this
+    order). With `fc_norm`, the mean of the tokens is normalised in place of each token.
     """
 
-    def call(self, tokens: Tensor) -> Tensor:
-        dtype = keras.backend.result_type(tokens.dtype, "float32")
-        numbers = (ops.cast(x, dtype) for x in (tokens, self.gamma, self.beta))
-        return ops.cast(_layer_norm(self.epsilon)(*numbers), self.compute_dtype)
+    pre_norm = rotation = attention_pooling = pre_logits = projection = None
+    head: Any = None
+    biases, fc_norm = (), False
 
+    def add_embedding(self, hidden_dim: int, dropout_rate: float, **options: Any) -> None:
+        """Sets the `embedding` of the tokens on `token_grid`; `options` as for `Embedding`."""
+        policy, grid = self.dtype_policy, self.token_grid
+        self.embedding = Embedding(
+            grid, hidden_dim, dropout_rate, dtype=policy, name="embedding", **options
+        )
 
-@cache
-def _layer_norm(epsilon: float) -> Callable:
-    """`gamma n + beta` of `n = (x - mean(x)) r`, `r = 1 / sqrt(var(x) + epsilon)`.
+    def add_blocks(self, epsilon: float, stochastic_depth: float = 0.0, **options: Any) -> None:
+        """Sets the `blocks`, of the sizes in the configuration, and the `norm` after them.
 
-    With `d = gamma dy`, the gradient with respect to `x` is `r (d - mean(d) - n mean(d n))`.
-    """
+        The rate of stochastic depth rises linearly from 0 in the first block. `options` are further
+        arguments of each `Block`.
+        """
+        config, policy = self._config, self.dtype_policy
+        removed, blocks = match_sites(self.without_skips, self.skip_sites), []
+        for depth in range(config["num_layers"]):
+            name = f"block{depth:02d}"
+            block = Block(
+                config["num_heads"],
+                config["hidden_dim"],
+                config["mlp_dim"],
+                skips=[site for site in Block.sites if f"{name}/{site}" not in removed],
+                dropout_rate=config["dropout_rate"],
+                activation=config["activation"],
+                epsilon=epsilon,
+                stochastic_depth=stochastic_depth * depth / max(config["num_layers"] - 1, 1),
+                dtype=policy,
+                name=name,
+                **options,
+            )
+            blocks.append(block)
+        self.blocks = blocks
+        name = "fc_norm" if self.fc_norm else "norm"
+        self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name=name)
 
-    def mean(x: Tensor) -> Tensor:
-        return ops.mean(x, axis=-1, keepdims=True)
+    @property
+    def skip_sites(self) -> list[str]:
+        """Names of the sublayers, in depth order, whose skip connections may be removed."""
+        names = [f"block{depth:02d}" for depth in range(self._config["num_layers"])]
+        return [f"{name}/{site}" for name in names for site in Block.sites]
 
-    @custom_gradient
-    def normalize(x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Callable]:
-        centred = x - mean(x)
-        over = ops.rsqrt(mean(ops.square(centred)) + epsilon)
-        normal = centred * over
+    @property
+    def head_layers(self) -> tuple[keras.layers.Layer, ...]:
+        """The layers after the pooled token."""
+        return tuple(x for x in (self.pre_logits, self.projection, self.head) if x is not None)
 
-        def gradient(*args: Any, upstream: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-            dy = args[0] if upstream is None else upstream
-            axes = tuple(range(len(dy.shape) - 1))
-            by_gamma = ops.sum(dy * normal, axis=axes)
-            d = dy * gamma
-            by_x = (d - mean(d) - normal * mean(d * normal)) * over
-            return by_x, by_gamma, ops.sum(dy, axis=axes)
+    def build(self, input_shape: Sequence[int | None]) -> None:
+        self.embedding.build(input_shape)
+        width = self.embedding.hidden_dim
+        tokens = (self.pre_norm, *self.blocks, *self.biases, self.rotation, self.norm)
+        for layer in (*tokens, self.attention_pooling):
+            if layer is not None:
+                layer.build((None, self.token_grid.num_tokens, width))
+        for layer in self.head_layers:
+            layer.build((None, width))
+            if layer is self.pre_logits or layer is self.projection:
+                width = layer.units
+        self.built = True
 
-        return normal * gamma + beta, gradient
+    @property
+    def taps(self) -> tuple[str, ...]:
+        """Names of all taps, in depth order."""
+        return (*self.first_taps, *inner_taps(self.blocks), *self.pool_taps, *self.last_taps)
 
-    return normalize
+    @property
+    def first_taps(self) -> tuple[str, ...]:
+        """Names of the taps before those of the blocks."""
+        return ("embedding", "pre_norm") if self.pre_norm else ("embedding",)
 
+    @property
+    def pool_taps(self) -> tuple[str, ...]:
+        """Names of the taps of `pool`."""
+        if self.attention_pooling:
+            return ("norm", *inner_taps([self.attention_pooling]), "pooled")
+        return ("pooled", "fc_norm") if self.fc_norm else ("norm", "pooled")
 
-def join_paths(site: str, skips: tuple, skip: Tensor, branch: Tensor, taps: Taps) -> Tensor:
-    """Records skip, where it is kept, branch and sum of a site in `taps`; returns the sum."""
-    if site in skips:
-        skip = taps(f"{site}/skip", skip)
-    branch = taps(f"{site}/branch", branch)
-    return taps(f"{site}/sum", skip + branch if site in skips else branch)
+    @property
+    def last_taps(self) -> tuple[str, ...]:
+        """Names of the taps after those of `pool`."""
+        layers = {"pre_logits": self.pre_logits, "projected": self.projection, "logits": self.head}
+        return tuple(name for name, layer in layers.items() if layer is not None)
+
+    def intermediates(
+        self, images: Tensor, training: bool | None = None, corrupt: Callable | None = None
+    ) -> dict[str, Tensor]:
+        """Every tap of the forward pass: dict from tap name to tensor, in depth order.
+
+        With `corrupt`, as for `Embedding`, the taps are those of corrupted patches.
+        """
+        taps = {}
+        x = self.run_stem(self.check_images(images), taps, training)
+        taps["embedding"] = x = self.embedding(x, training=training, corrupt=corrupt)
+        if self.pre_norm:
+            taps["pre_norm"] = x = self.pre_norm(x)
+        x = self.pool(self.run_blocks(x, taps, training), taps)
+        if self.pre_logits:
+            taps["pre_logits"] = x = self.pre_logits(x)
+        if self.projection:
+            taps["projected"] = x = self.projection(x)
+        if self.head:
+            taps["logits"] = self.run_heads(x, taps)
+        return taps
+
+    def run_stem(self, images: Tensor, taps: dict[str, Tensor], training: bool | None) -> Tensor:
+        """The map that is cut into patches: the images themselves."""
+        return images
+
+    def run_blocks(self, x: Tensor, taps: dict, training: bool | None = None) -> Tensor:
+        """The tokens after all blocks, whose taps are added to `taps`."""
+        biases = [bias(x) for bias in self.biases] or [None]
+        rotation = self.rotation(x) if self.rotation else None
+        for i, block in enumerate(self.blocks):
+            bias = biases[i % len(biases)]
+            x = run_inner(block, x, taps, bias, rotation, training=training)["mlp/sum"]
+        return x
+
+    def pool(self, x: Tensor, taps: dict) -> Tensor:
+        """The pooled token, normalized; its taps are added to `taps`."""
+        grid = self.token_grid
+        if self.fc_norm:
+            taps["pooled"] = x = ops.mean(grid.spatial(x), axis=1)
+            taps["fc_norm"] = self.norm(x)
+            return taps["fc_norm"]
+        taps["norm"] = x = self.norm(x)
+        if self.attention_pooling:
+            x = run_inner(self.attention_pooling, x, taps)["pooled"]
+        else:
+            x = grid.first(x) if self.pooling == "cls" else ops.mean(grid.spatial(x), axis=1)
+        taps["pooled"] = x
+        return x
+
+    def run_heads(self, x: Tensor, taps: dict[str, Tensor]) -> Tensor:
+        """The logits for a pooled token, whose taps are added to `taps`."""
+        return self.head(x)
+
+    @property
+    def patch_kernel(self) -> np.ndarray:
+        return ops.convert_to_numpy(self.embedding.patches.kernel)
+
+    @property
+    def position_embedding(self) -> np.ndarray | None:
+        if self.embedding.positions is None:
+            return None
+        return ops.convert_to_numpy(self.embedding.all_positions())[0]
 
 
 @register
@@ -280,139 +320,12 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     return ops.swapaxes(x, 1, 2)
 
 
-def block_sites(num_layers: int) -> list[str]:
-    """Names of the sites of `num_layers` blocks, in depth order: `"block00/attention"`, ..."""
-    return [f"block{i:02d}/{site}" for i in range(num_layers) for site in Block.sites]
-
-
-def make_blocks(
-    num_layers: int, removed: Collection[str], stochastic_depth: float = 0.0, **arguments: Any
-) -> list[Block]:
-    """Blocks of the same `arguments`, without the skips at the sites in `removed`.
-
-    The rate of stochastic depth rises linearly from 0 in the first block.
-    """
-    blocks = []
-    for depth in range(num_layers):
-        name = f"block{depth:02d}"
-        skips = [site for site in Block.sites if f"{name}/{site}" not in removed]
-        rate = stochastic_depth * depth / max(num_layers - 1, 1)
-        blocks.append(Block(skips=skips, stochastic_depth=rate, name=name, **arguments))
-    return blocks
-
-
-class TransformerModel(VisionModel):
-    """A `VisionModel` of an `embedding`, Transformer `blocks` and a `norm`, as its layers."""
-
-    rotation, biases, fc_norm, head = None, (), False, None
-    first_taps = ("embedding",)
-
-    def add_embedding(self, hidden_dim: int, dropout_rate: float, **options: Any) -> None:
-        """Sets the `embedding` of the tokens on `token_grid`; `options` as for `Embedding`."""
-        policy, grid = self.dtype_policy, self.token_grid
-        self.embedding = Embedding(
-            grid, hidden_dim, dropout_rate, dtype=policy, name="embedding", **options
-        )
-
-    @property
-    def taps(self) -> tuple[str, ...]:
-        """Names of all taps, in depth order."""
-        return (*self.first_taps, *inner_taps(self.blocks), *self.pool_taps, *self.last_taps)
-
-    @property
-    def last_taps(self) -> tuple[str, ...]:
-        """Names of the taps after those of `pool`."""
-        return ("logits",) if self.head else ()
-
-    @property
-    def patch_kernel(self) -> np.ndarray:
-        return ops.convert_to_numpy(self.embedding.patches.kernel)
-
-    @property
-    def position_embedding(self) -> np.ndarray | None:
-        if self.embedding.positions is None:
-            return None
-        return ops.convert_to_numpy(self.embedding.all_positions())[0]
-
-    def build(self, input_shape: Sequence[int | None]) -> None:
-        self.embedding.build(input_shape)
-        shape = (None, self.token_grid.num_tokens, self.embedding.hidden_dim)
-        for layer in (*self.blocks, *self.biases, self.rotation, self.norm):
-            if layer:
-                layer.build(shape)
-        self.built = True
-
-    def run_blocks(self, x: Tensor, taps: dict, training: bool | None = None) -> Tensor:
-        """The tokens after all blocks, whose taps are added to `taps`."""
-        biases = [bias(x) for bias in self.biases] or [None]
-        rotation = self.rotation(x) if self.rotation else None
-        for i, block in enumerate(self.blocks):
-            bias = biases[i % len(biases)]
-            x = run_inner(block, x, taps, bias, rotation, training=training)["mlp/sum"]
-        return x
-
-    def pool(self, x: Tensor, taps: dict) -> Tensor:
-        """The normalized class token or mean of the patches; their taps are added to `taps`."""
-        grid = self.token_grid
-        if self.fc_norm:
-            taps["pooled"] = x = ops.mean(grid.spatial(x), axis=1)
-            taps["fc_norm"] = self.norm(x)
-            return taps["fc_norm"]
-        taps["norm"] = x = self.norm(x)
-        cls = self.pooling == "cls"
-        taps["pooled"] = grid.first(x) if cls else ops.mean(grid.spatial(x), axis=1)
-        return taps["pooled"]
-
-    @property
-    def pool_taps(self) -> tuple[str, ...]:
-        """Names of the taps of `pool`."""
-        return ("pooled", "fc_norm") if self.fc_norm else ("norm", "pooled")
-
-
-def encoder_size(*sizes: int) -> dict:
-    """The arguments of a model that are the size of its encoder."""
-    return dict(zip(("num_layers", "num_heads", "hidden_dim", "mlp_dim"), sizes, strict=True))
-
-
-def variants(sizes: dict, patches: tuple, prefix: str = "", **fields: Any) -> dict:
-    """Arguments by name, such as `"B/16"`, of each size with each patch and the same fields."""
-    return {
-        f"{prefix}{size}/{patch}": {**arguments, **fields, "patch_size": patch}
-        for size, arguments in sizes.items()
-        for patch in patches
-    }
-
-
-def check_pooling(pooling: str) -> None:
-    """Raises a ValueError unless `pooling` is `"cls"` or `"gap"`."""
-    if pooling not in ("cls", "gap"):
-        raise ValueError(f"Expected pooling to be 'cls' or 'gap'. Received: pooling={pooling!r}")
-
-
-TEMPERATURE = 10_000
-ROTARY_BASE = 100.0  # of DINOv3
-
-
-@register
-class PatchDense(layers.Conv2D):
-    """A convolution of patches that do not overlap, as one product, with a faster gradient."""
-
-    def __init__(self, filters: int, kernel_size: int | Sequence[int], **kwargs: Any):
-        fixed = {"data_format": "channels_last", "strides": kernel_size}
-        # As in the papers' code, where the fan in is that of a whole patch.
-        fixed |= {"kernel_initializer": "lecun_normal"}
-        super().__init__(filters, kernel_size, **fixed | kwargs)
-
-    def call(self, images: Tensor) -> Tensor:
-        rows, columns = self.kernel_size
-        height, width, channels = images.shape[1:]
-        grid = (height // rows, width // columns)
-        x = ops.reshape(images, (-1, grid[0], rows, grid[1], columns, channels))
-        x = ops.reshape(ops.swapaxes(x, 2, 3), (-1, rows * columns * channels))
-        x = ops.matmul(x, ops.reshape(self.kernel, (-1, self.filters)))
-        if self.use_bias:
-            x = ops.add(x, self.bias)
-        return ops.reshape(x, (-1, *grid, self.filters))
+def join_paths(site: str, skips: tuple, skip: Tensor, branch: Tensor, taps: Taps) -> Tensor:
+    """Records skip, where it is kept, branch and sum of a site in `taps`; returns the sum."""
+    if site in skips:
+        skip = taps(f"{site}/skip", skip)
+    branch = taps(f"{site}/branch", branch)
+    return taps(f"{site}/sum", skip + branch if site in skips else branch)
 
 
 @register
@@ -465,8 +378,15 @@ class Embedding(ConfiguredLayer):
             shape = (1, self.grid.prefix, self.hidden_dim)
             self.prefix = self.add_weight(shape=shape, initializer="zeros", name="prefix")
         if self.use_positions:
-            kind = "learned" if self.use_positions is True else self.use_positions
-            self.positions = add_positions(self, kind, self.position_grid, self.hidden_dim)
+            kind = "learned" if self.use_positions is True else str(self.use_positions)
+            self.positions = self.add_weight(
+                shape=(1, self.position_grid.num_tokens, self.hidden_dim),
+                initializer=lookup("position_type", kind, KINDS)(
+                    self.position_grid, self.hidden_dim
+                ),
+                trainable=kind == "learned",
+                name="positions",
+            )
 
     @property
     def position_grid(self) -> TokenGrid:
@@ -496,6 +416,59 @@ class Embedding(ConfiguredLayer):
         if self.positions is not None:
             tokens = tokens + self.all_positions()
         return self.dropout(tokens, training=training)
+
+
+@register
+class PatchDense(layers.Conv2D):
+    """A convolution of patches that do not overlap, as one product, with a faster gradient."""
+
+    def __init__(self, filters: int, kernel_size: int | Sequence[int], **kwargs: Any):
+        fixed = {"data_format": "channels_last", "strides": kernel_size}
+        # As in the papers' code, where the fan in is that of a whole patch.
+        fixed |= {"kernel_initializer": "lecun_normal"}
+        super().__init__(filters, kernel_size, **fixed | kwargs)
+
+    def call(self, images: Tensor) -> Tensor:
+        rows, columns = self.kernel_size
+        height, width, channels = images.shape[1:]
+        grid = (height // rows, width // columns)
+        x = ops.reshape(images, (-1, grid[0], rows, grid[1], columns, channels))
+        x = ops.reshape(ops.swapaxes(x, 2, 3), (-1, rows * columns * channels))
+        x = ops.matmul(x, ops.reshape(self.kernel, (-1, self.filters)))
+        if self.use_bias:
+            x = ops.add(x, self.bias)
+        return ops.reshape(x, (-1, *grid, self.filters))
+
+
+# Initializers of position embeddings, by their kind.
+KINDS = {
+    "learned": lambda *_: keras.initializers.RandomNormal(stddev=0.02),
+    "sincos": lambda *shape: lambda *_, **__: sine_cosine_positions(*shape)[None],
+}
+
+
+TEMPERATURE = 10_000
+
+
+def sine_cosine_positions(grid: TokenGrid, hidden_dim: int) -> np.ndarray:
+    """Fixed positions of a grid (Beyer et al. 2022; Chen et al. 2021, MoCo v3): (token, channel).
+
+    With `w_k = 10000 ** (-k / (D / 4 - 1))` for `k` in [0, D / 4), the token in row `y` and column
+    `x` has `[sin(w x), cos(w x), sin(w y), cos(w y)]`; prefix tokens have zeros.
+    """
+    if hidden_dim % 4 or hidden_dim < 8:
+        raise ValueError(
+            f"Expected hidden_dim to be a multiple of 4 and at least 8, for sine-cosine "
+            f"positions. Received: hidden_dim={hidden_dim}"
+        )
+    waves = TEMPERATURE ** -np.linspace(0, 1, hidden_dim // 4)
+    rows, columns = np.mgrid[: grid.rows, : grid.columns].reshape(2, -1, 1) * waves
+    spatial = [np.sin(columns), np.cos(columns), np.sin(rows), np.cos(rows)]
+    spatial = np.concatenate(spatial, axis=1)
+    return np.concatenate([np.zeros((grid.prefix, hidden_dim)), spatial]).astype("float32")
+
+
+ROTARY_BASE = 100.0  # of DINOv3
 
 
 @register
@@ -545,35 +518,133 @@ def rotate(x: Tensor, factors: Tensor) -> Tensor:
     return x * cosines + ops.concatenate([-second, first], axis=-1) * sines
 
 
-def sine_cosine_positions(grid: TokenGrid, hidden_dim: int) -> np.ndarray:
-    """Fixed positions of a grid (Beyer et al. 2022; Chen et al. 2021, MoCo v3): (token, channel).
+@register
+class TokenDense(layers.Dense):
+    """A Dense layer of flat (example * token, channel) matrices, which TensorFlow fuses."""
 
-    With `w_k = 10000 ** (-k / (D / 4 - 1))` for `k` in [0, D / 4), the token in row `y` and column
-    `x` has `[sin(w x), cos(w x), sin(w y), cos(w y)]`; prefix tokens have zeros.
+    # Blocks hold such layers, and only the file of a whole model says that they are quantized.
+    saves_quantization_with_model = True
+
+    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
+        flat = ops.reshape(tokens, (-1, tokens.shape[-1]))
+        return ops.reshape(super().call(flat), (-1, *tokens.shape[1:-1], self.units))
+
+    def quantize(
+        self, mode: str | None = None, type_check: bool = True, config: Any = None
+    ) -> None:
+        # Keras leaves subclasses alone, whose call may differ; the product is the same here.
+        super().quantize(mode, type_check=False, config=config)
+
+
+@register
+class LayerNormalization(layers.LayerNormalization):
+    """Layer normalisation (Ba et al. 2016, equation 4) of the last axis, in float32 at least.
+
+    The gradient is the closed form, which passes over the tokens about half as often as that of
+    the single operations. A file names weights by the class, so this one is called as Keras'.
     """
-    if hidden_dim % 4 or hidden_dim < 8:
-        raise ValueError(
-            f"Expected hidden_dim to be a multiple of 4 and at least 8, for sine-cosine "
-            f"positions. Received: hidden_dim={hidden_dim}"
-        )
-    waves = TEMPERATURE ** -np.linspace(0, 1, hidden_dim // 4)
-    rows, columns = np.mgrid[: grid.rows, : grid.columns].reshape(2, -1, 1) * waves
-    spatial = [np.sin(columns), np.cos(columns), np.sin(rows), np.cos(rows)]
-    spatial = np.concatenate(spatial, axis=1)
-    return np.concatenate([np.zeros((grid.prefix, hidden_dim)), spatial]).astype("float32")
+
+    def call(self, tokens: Tensor) -> Tensor:
+        dtype = keras.backend.result_type(tokens.dtype, "float32")
+        numbers = (ops.cast(x, dtype) for x in (tokens, self.gamma, self.beta))
+        return ops.cast(_layer_norm(self.epsilon)(*numbers), self.compute_dtype)
 
 
-def add_positions(layer: keras.layers.Layer, kind: str, grid: TokenGrid, hidden_dim: int) -> Tensor:
-    """The `"learned"` or `"sincos"` position embeddings of a layer: weight (1, token, channel)."""
-    return layer.add_weight(
-        shape=(1, grid.num_tokens, hidden_dim),
-        initializer=lookup("position_type", kind, KINDS)(grid, hidden_dim),
-        trainable=kind == "learned",
-        name="positions",
-    )
+@cache
+def _layer_norm(epsilon: float) -> Callable:
+    """`gamma n + beta` of `n = (x - mean(x)) r`, `r = 1 / sqrt(var(x) + epsilon)`.
+
+    With `d = gamma dy`, the gradient with respect to `x` is `r (d - mean(d) - n mean(d n))`.
+    """
+
+    def mean(x: Tensor) -> Tensor:
+        return ops.mean(x, axis=-1, keepdims=True)
+
+    @custom_gradient
+    def normalize(x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Callable]:
+        centred = x - mean(x)
+        over = ops.rsqrt(mean(ops.square(centred)) + epsilon)
+        normal = centred * over
+
+        def gradient(*args: Any, upstream: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+            dy = args[0] if upstream is None else upstream
+            axes = tuple(range(len(dy.shape) - 1))
+            by_gamma = ops.sum(dy * normal, axis=axes)
+            d = dy * gamma
+            by_x = (d - mean(d) - normal * mean(d * normal)) * over
+            return by_x, by_gamma, ops.sum(dy, axis=axes)
+
+        return normal * gamma + beta, gradient
+
+    return normalize
 
 
-KINDS = {
-    "learned": lambda *_: keras.initializers.RandomNormal(stddev=0.02),
-    "sincos": lambda *shape: lambda *_, **__: sine_cosine_positions(*shape)[None],
-}
+@register
+def gelu(x: Tensor) -> Tensor:
+    """`x / 2 (1 + erf(x / sqrt(2)))`, the exact form, with its gradient in closed form."""
+    if keras.backend.standardize_dtype(x.dtype) not in ("float32", "float64"):
+        return ops.gelu(x, approximate=False)
+    return _gelu_with_gradient(ops.convert_to_tensor(x))
+
+
+@compiled_elementwise
+def _gelu_value(x: Tensor) -> Tensor:
+    return ops.gelu(x, approximate=False)
+
+
+@compiled_elementwise
+def _gelu_gradient(x: Tensor, dy: Tensor) -> Tensor:
+    """`dy (Phi(x) + x phi(x))`, by the normal distribution's cumulative function and density."""
+    cumulative = 0.5 * (1.0 + ops.erf(x * 0.5**0.5))
+    return dy * (cumulative + x * ((2 * np.pi) ** -0.5 * ops.exp(-0.5 * x * x)))
+
+
+@custom_gradient
+def _gelu_with_gradient(x: Tensor) -> tuple[Tensor, Callable]:
+    def gradient(*args: Any, upstream: Tensor | None = None) -> Tensor:
+        return _gelu_gradient(x, args[0] if upstream is None else upstream)
+
+    return _gelu_value(x), gradient
+
+
+@register
+def gelu_tanh(x: Tensor) -> Tensor:
+    """`x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, the form of flax, so of Google's ViT."""
+    return ops.gelu(x, approximate=True)
+
+
+@register
+def quick_gelu(x: Tensor) -> Tensor:
+    """`x sigmoid(1.702 x)`, the form of OpenAI's CLIP."""
+    return x * ops.sigmoid(1.702 * x)
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """`silu(a) b` of the halves `a` and `b` of the channels (Shazeer 2020, 2002.05202, eq. 6)."""
+    gate, value = ops.split(x, 2, axis=-1)
+    return ops.silu(gate) * value
+
+
+ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
+# Gates take twice as many channels as they return.
+GATES = {"swiglu": swiglu}
+
+
+def encoder_size(*sizes: int) -> dict:
+    """The arguments of a model that are the size of its encoder."""
+    return dict(zip(("num_layers", "num_heads", "hidden_dim", "mlp_dim"), sizes, strict=True))
+
+
+def variants(sizes: dict, patches: tuple, prefix: str = "", **fields: Any) -> dict:
+    """Arguments by name, such as `"B/16"`, of each size with each patch and the same fields."""
+    return {
+        f"{prefix}{size}/{patch}": {**arguments, **fields, "patch_size": patch}
+        for size, arguments in sizes.items()
+        for patch in patches
+    }
+
+
+def check_pooling(pooling: str) -> None:
+    """Raises a ValueError unless `pooling` is `"cls"` or `"gap"`."""
+    if pooling not in ("cls", "gap"):
+        raise ValueError(f"Expected pooling to be 'cls' or 'gap'. Received: pooling={pooling!r}")

@@ -1,24 +1,20 @@
 """Vision Transformer (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 from keras import layers
 
-from vit_tf.common.backend import Tensor
-from vit_tf.common.names import as_image_shape, as_names, lookup, match_sites
+from vit_tf.common.names import lookup
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import zero_head
 from vit_tf.models.transformer import (
     KINDS,
-    LayerNormalization,
     TransformerModel,
-    block_sites,
     check_pooling,
     encoder_size,
-    make_blocks,
     variants,
 )
 
@@ -103,7 +99,6 @@ class ViT(TransformerModel):
         fc_norm: bool = False,
         **kwargs: Any,
     ):
-        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config = {
             "image_shape": image_shape,
             "patch_size": patch_size,
@@ -136,10 +131,10 @@ class ViT(TransformerModel):
                 f"Received: {pooling=}, {class_token=}, {fc_norm=}"
             )
         self.pooling, self.fc_norm = pooling, fc_norm
-        policy = self.dtype_policy
-        removed = match_sites(without_skips, self.skip_sites)
         prefix, leading = len(self.prefix_names), len(self.leading_names)
-        self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix, self.stem_stride)
+        self.token_grid = TokenGrid.of_patches(
+            self.image_shape, patch_size, prefix, self.stem_stride
+        )
         self.add_embedding(
             hidden_dim,
             dropout_rate,
@@ -147,47 +142,21 @@ class ViT(TransformerModel):
             use_positions=lookup("position_type", position_type, {kind: kind for kind in KINDS}),
             num_prefix_positions=leading if class_position else 0,
         )
-        self.blocks = make_blocks(
-            num_layers,
-            removed,
-            stochastic_depth,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            mlp_dim=mlp_dim,
-            dropout_rate=dropout_rate,
-            activation=activation,
-            epsilon=epsilon,
-            key_bias=self.key_bias,
-            layer_scale=layer_scale,
-            dtype=policy,
-        )
-        name = "fc_norm" if fc_norm else "norm"
-        self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name=name)
-        self.pre_logits = None
+        self.add_blocks(epsilon, stochastic_depth, key_bias=self.key_bias, layer_scale=layer_scale)
         if representation_dim is not None:
             self.pre_logits = layers.Dense(
                 representation_dim,
                 activation="tanh",
                 kernel_initializer="lecun_normal",
-                dtype=policy,
+                dtype=self.dtype_policy,
                 name="pre_logits",
             )
         self.add_heads(num_classes)
-        self.build((None, *image_shape))
+        self.build((None, *self.image_shape))
 
     def add_heads(self, num_classes: int) -> None:
         """Sets the layers that return logits."""
         self.head = zero_head(num_classes)
-
-    @property
-    def head_layers(self) -> tuple[keras.layers.Layer, ...]:
-        """The layers after the pooled token."""
-        return (self.pre_logits, self.head) if self.pre_logits else (self.head,)
-
-    @property
-    def skip_sites(self) -> list[str]:
-        """Names of the blocks' sublayers, whose skip connections `without_skips` may remove."""
-        return block_sites(self._config["num_layers"])
 
     @property
     def leading_names(self) -> tuple[str, ...]:
@@ -199,41 +168,6 @@ class ViT(TransformerModel):
     def prefix_names(self) -> tuple[str, ...]:
         registers = range(1, self._config["registers"] + 1)
         return (*self.leading_names, *(f"register {number}" for number in registers))
-
-    @property
-    def last_taps(self) -> tuple[str, ...]:
-        return ("pre_logits", "logits") if self.pre_logits else ("logits",)
-
-    def intermediates(
-        self, images: Tensor, training: bool | None = None, corrupt: Callable | None = None
-    ) -> dict[str, Tensor]:
-        """Every tap of the forward pass: dict from tap name to tensor, in depth order.
-
-        With `corrupt`, as for `Embedding`, the taps are those of corrupted patches.
-        """
-        taps = {}
-        x = self.run_stem(self.check_images(images), taps, training)
-        taps["embedding"] = x = self.embedding(x, training=training, corrupt=corrupt)
-        x = self.pool(self.run_blocks(x, taps, training), taps)
-        if self.pre_logits:
-            taps["pre_logits"] = x = self.pre_logits(x)
-        taps["logits"] = self.run_heads(x, taps)
-        return taps
-
-    def run_stem(self, images: Tensor, taps: dict[str, Tensor], training: bool | None) -> Tensor:
-        """The map that is cut into patches: the images themselves."""
-        return images
-
-    def run_heads(self, x: Tensor, taps: dict[str, Tensor]) -> Tensor:
-        """The logits for a pooled token, whose taps are added to `taps`."""
-        return self.head(x)
-
-    def build(self, input_shape: Sequence[int | None]) -> None:
-        super().build(input_shape)
-        width = self.embedding.hidden_dim
-        for layer in self.head_layers:
-            layer.build((None, width))
-            width = layer.units if layer is self.pre_logits else width
 
 
 # Ti and S: Touvron et al. 2021 (DeiT), table 1. B, L and H: Dosovitskiy et al. 2020, table 1.

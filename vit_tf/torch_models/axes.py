@@ -72,13 +72,15 @@ def _label(
     rank = output.dim()
     if name in CHANNELS_SECOND or "_pool" in name or name in ("interpolate", "boolean_dispatch"):
         return 1 if rank > 1 else None
-    if name in CHANNELS_LAST or (name == "layer_norm" and _num_normalized(args, kwargs) == 1):
+    normalized = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
+    if name in CHANNELS_LAST or (name == "layer_norm" and len(tuple(normalized)) == 1):
         # A layer over tokens, as in a Mixer, leaves the channels where they are.
         known = label_of(sources[0]) if sources[0].dim() == rank else None
         return known if isinstance(known, int) else rank - 1
     if name == "softmax":
         axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        if rank in (3, 4) and axis in (-1, rank - 1) and _source_label(sources, output) is None:
+        same = (label_of(x) for x in sources if x.shape == output.shape)
+        if rank in (3, 4) and axis in (-1, rank - 1) and all(label is None for label in same):
             return WEIGHTS
     if name in PRODUCTS:
         weight = next((x for x in sources[1:] if isinstance(x, torch.nn.Parameter)), None)
@@ -90,16 +92,6 @@ def _label(
     if not isinstance(axis, int):
         return WEIGHTS if output.shape == source.shape else None
     return _moved(name, args, kwargs, source, axis, output)
-
-
-def _num_normalized(args: Sequence, kwargs: dict) -> int:
-    """The number of axes of a layer normalization."""
-    return len(tuple(kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())))
-
-
-def _source_label(sources: list[torch.Tensor], output: torch.Tensor) -> Label:
-    same = (label_of(x) for x in sources if x.shape == output.shape)
-    return next((label for label in same if label is not None), None)
 
 
 def _moved(

@@ -35,6 +35,7 @@ class Operation:
         results: numbers of the values that it computes.
         has_kernel: whether it multiplies them with a kernel.
         attends: whether it computes attention weights.
+        is_sum: whether it adds two of these values, of equal shape.
         shape: of its first result.
     """
 
@@ -45,6 +46,7 @@ class Operation:
     results: tuple[int, ...]
     has_kernel: bool
     attends: bool
+    is_sum: bool
     shape: tuple[int, ...]
 
 
@@ -80,6 +82,8 @@ class Dataflow(TorchFunctionMode):
         self.operations: list[Operation] = []
         self.is_random = False  # whether the module draws random numbers
         self._stack, self._num_values, self._numbers = stack, 0, Counter()
+        # From values that are views of others, such as their transposes, to these.
+        self._viewed: dict[int, int] = {}
         setattr(images, ATTRIBUTE, 0)
 
     def __torch_function__(
@@ -90,12 +94,14 @@ class Dataflow(TorchFunctionMode):
         self.is_random |= name in RANDOM
         # An operation in place gives its argument another value.
         tensors = tensors_in([*args, *kwargs.values()])
-        sources = tuple(value for value in map(value_of, tensors) if value is not None)
+        read = [tensor for tensor in tensors if value_of(tensor) is not None]
+        sources = tuple(value for value in map(value_of, read) if value is not None)
         path = self._stack[-1] if self._stack else ""
         number = 0
         if name in JOINS:
             self._numbers[path] += 1
             number = self._numbers[path]
+        is_sum = name in ADDITIONS and len(read) == 2 and read[0].shape == read[1].shape
         result = func(*args, **kwargs)
         outputs = tensors_in(result if isinstance(result, tuple) else [result])
         outputs = tensors_in(args[:1]) if name == "__setitem__" else outputs
@@ -103,7 +109,18 @@ class Dataflow(TorchFunctionMode):
             is_product = any(isinstance(x, torch.nn.Parameter) and x.dim() > 1 for x in tensors)
             has_kernel = name in KERNELS or (is_product and name in PRODUCTS)
             attends = name in ATTENTION or (name == "softmax" and outputs[0].dim() in (3, 4))
-            self._append(name, path, number, sources, outputs, has_kernel, attends)
+            results = self._number(outputs)
+            self.operations.append(
+                Operation(
+                    *(name, path, number, sources, results),
+                    *(has_kernel, attends, is_sum, tuple(outputs[0].shape)),
+                )
+            )
+            is_in_place = name.endswith("_") and not name.endswith("__")
+            if len(read) == len(outputs) == 1 and not is_in_place:
+                same_size = read[0].numel() == outputs[0].numel()
+                if same_size and read[0].data_ptr() == outputs[0].data_ptr():
+                    self._viewed[results[0]] = self._viewed.get(sources[0], sources[0])
         return result
 
     def add_call(
@@ -111,22 +128,34 @@ class Dataflow(TorchFunctionMode):
     ) -> None:
         """Records a submodule as one operation, whose own operations PyTorch does not show."""
         has_kernel = any(parameter.dim() > 1 for parameter in module.parameters())
-        self._append("", path, 0, (source,), [output], has_kernel, False)
+        results, shape = self._number([output]), tuple(output.shape)
+        operation = Operation("", path, 0, (source,), results, has_kernel, False, False, shape)
+        self.operations.append(operation)
 
-    def _append(
-        self, name: str, path: str, number: int, sources: tuple[int, ...],
-        outputs: Sequence[torch.Tensor], has_kernel: bool, attends: bool,
-    ) -> None:  # fmt: skip
+    def _number(self, outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        """Gives tensors the numbers of new values."""
         results = tuple(range(self._num_values + 1, self._num_values + 1 + len(outputs)))
         self._num_values += len(outputs)
         for output, value in zip(outputs, results, strict=True):
             setattr(output, ATTRIBUTE, value)
-        self.operations.append(
-            Operation(
-                *(name, path, number, sources, results),
-                *(has_kernel, attends, tuple(outputs[0].shape)),
-            )
-        )
+        return results
+
+    def viewed(self, value: int | None) -> int | None:
+        """The value that a value is a view of, or itself."""
+        return self._viewed.get(value, value) if value is not None else None
+
+    def num_kernels(self, term: int, first: int, last: int, source: int | None = None) -> float:
+        """Kernels of operations that compute a value; infinite if it depends on more than a source.
+
+        These are operations from `first` to before `last`. Without a source, all that is computed
+        before them counts as one.
+        """
+        needed, count = {term}, 0
+        for operation in reversed(self.operations[first:last]):
+            if computed := needed & {*operation.results}:
+                needed = (needed - computed) | {*operation.sources}
+                count += operation.has_kernel
+        return float("inf") if source is not None and needed != {source} else count
 
     def single_values(self) -> dict[int, int]:
         """The values from which alone all that follows is computed, and which operations do it."""
@@ -159,14 +188,7 @@ class Dataflow(TorchFunctionMode):
         terms = self.operations[last].sources
         if len(terms) != 2:
             return None
-        kernels = []
-        for term in terms:
-            needed, count = {term}, 0
-            for operation in reversed(self.operations[first:last]):
-                if needed & {*operation.results}:
-                    needed |= {*operation.sources}
-                    count += operation.has_kernel
-            kernels.append(count)
+        kernels = [self.num_kernels(term, first, last) for term in terms]
         if min(kernels) > 1 or kernels[0] == kernels[1]:
             return None
         return kernels.index(min(kernels))

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from vit_tf.common.names import are_named
 from vit_tf.torch_models import axes
-from vit_tf.torch_models.dataflow import ADDITIONS, JOINS
+from vit_tf.torch_models.dataflow import JOINS
 from vit_tf.torch_models.structure import Site, Structure
 
 Tensor = torch.Tensor
@@ -112,18 +112,14 @@ def as_inference(module: torch.nn.Module) -> Iterator[None]:
 
     The flags are set without `train` and `eval`, which modules may override.
     """
-    modules = [m for m in module.modules() if not isinstance(m, torch.jit.ScriptModule)]
-    scripted = [m for m in module.modules() if isinstance(m, torch.jit.ScriptModule)]
-    scripted = [m for m in scripted if hasattr(m, "training")]  # a frozen one has no mode
-    modes = [(m, m.training) for m in modules]
-    scripted_modes = [(m, m.training) for m in scripted]
+    modes = [(m, m.training) for m in module.modules() if hasattr(m, "training")]  # not if frozen
     try:
-        for m, _ in modes + scripted_modes:
+        for m, _ in modes:
             m.training = False
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
-        for m, mode in modes + scripted_modes:
+        for m, mode in modes:
             m.training = mode
 
 
@@ -173,15 +169,13 @@ class Execution(TorchFunctionMode):
 
     def __init__(
         self, module: torch.nn.Module, watch: Watch, paths: set[str], structure: Structure,
-        inside: bool, labels: bool = False,
+        inside: bool,
     ):  # fmt: skip
         super().__init__()
         self._module, self._watch, self._paths = module, watch, paths
         self._structure, self._blocks = structure, {*structure.blocks}
-        # Whether to look inside submodules, and whether to follow the axes of channels.
-        self._inside, self._labels = inside, labels
+        self._inside = inside  # whether to look inside submodules
         self._stack: list[str] = []
-        self._residuals: list[Residual] = []
         self._calls: Counter = Counter()
         self._joins: Counter = Counter()  # sums and concatenations in a submodule's own code
         self._batch_size = 0
@@ -195,12 +189,13 @@ class Execution(TorchFunctionMode):
     def run(self, images: Tensor) -> Any:
         """The output of the module for images of shape (example, channel, height, width)."""
         self._batch_size = len(images)
-        handles = []
+        handles, scripts = [], []
         try:
             for path, module in self._module.named_modules():
                 if isinstance(module, torch.jit.ScriptModule):
-                    if path and not self._inside_script(path):
+                    if path and not path.startswith(tuple(scripts)):
                         handles.append(module.register_forward_hook(self._after(path)))
+                    scripts.append(f"{path}.")
                     continue
                 if self._inside:
                     handles.append(
@@ -214,11 +209,6 @@ class Execution(TorchFunctionMode):
             for handle in handles:
                 handle.remove()
 
-    def _inside_script(self, path: str) -> bool:
-        parents = [path[:index] for index, letter in enumerate(path) if letter == "."]
-        modules = dict(self._module.named_modules())
-        return any(isinstance(modules[parent], torch.jit.ScriptModule) for parent in parents)
-
     def named(self, name: str, value: Tensor) -> Tensor:
         """The value to go on with at a name, which has its number of the call behind it."""
         self._calls[name] += 1
@@ -228,14 +218,10 @@ class Execution(TorchFunctionMode):
     def _before(self, path: str) -> Callable:
         def hook(module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple | None:
             self._stack.append(path)
-            is_entrance = path == self._structure.entrance and not self._calls[EMBEDDING]
-            if path not in self._blocks and not is_entrance:
+            if path != self._structure.entrance or self._calls[EMBEDDING]:
                 return None
-            stream = source = main_tensor([args, kwargs])
-            if source is not None and is_entrance:
-                stream = self.named(EMBEDDING, source)
-            if path in self._blocks:
-                self._residuals.append(Residual(path, [] if stream is None else [stream]))
+            source = main_tensor([args, kwargs])
+            stream = None if source is None else self.named(EMBEDDING, source)
             if source is None or stream is None or stream is source:
                 return None
             return _substituted(args, source, stream), _substituted(kwargs, source, stream)
@@ -246,14 +232,14 @@ class Execution(TorchFunctionMode):
         def hook(module: torch.nn.Module, args: tuple, output: Any) -> Any:
             if self._inside and self._stack:
                 self._stack.pop()
-            if self._residuals and self._residuals[-1].path == path:
-                self._residuals.pop()
             if not path:
                 self.vectors = unnamed_scores(output)
             tensor_of = main_tensor if path else returned_tensor
             value = tensor_of(output) if path in self._paths else None
             if value is None:
                 return None
+            if not path and self._batch_size == 1 and value.dim() == 1 and len(value) > 1:
+                value = value[None]  # `squeeze()` has removed the axis of one image, too
             if not path and value.dim() == 2:
                 scores = self._before_probabilities(value)
                 result = self.named(SCORES, scores)
@@ -267,9 +253,6 @@ class Execution(TorchFunctionMode):
                 return None
             if self._activation and self._activation[0] is value:
                 self._activation = result, *self._activation[1:]
-            for residual in self._residuals:
-                if residual.is_stream(value):
-                    residual.streams.append(result)
             return with_main_tensor(output, result)
 
         return hook
@@ -303,36 +286,12 @@ class Execution(TorchFunctionMode):
             result = self._apply_weights(partial(func, args[0]), *args[1:])
         elif site := self._site(name):
             result = self._join(func, args, kwargs, site)
-        elif name in ADDITIONS and self._residuals and not kwargs and len(args) == 2:
-            result = self._add(func, *args)
         else:
             result = func(*args, **kwargs)
         if name in PROBABILITIES and isinstance(result, Tensor) and result.dim() == 2:
             self._activation = result, args[0], name
-        if name == "layer_norm" and self._residuals and self._residuals[-1].is_stream(args[0]):
-            self._residuals[-1].streams.append(result)  # in post-norm blocks a skip starts here
-        if self._labels:
-            axes.propagate(func, args, kwargs, result)
-        else:
-            self._keep_weights(name, args, kwargs, result)
+        axes.propagate(func, args, kwargs, result)
         return result
-
-    def _keep_weights(self, name: str, args: tuple, kwargs: dict, result: Any) -> None:
-        """Labels attention weights, and what leaves their shape as it is, such as dropout."""
-        if not isinstance(result, Tensor) or result.dim() not in (3, 4):
-            return
-        if name == "softmax":
-            axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
-            is_weights = axis in (-1, result.dim() - 1)
-        else:
-            source = args[0] if args and isinstance(args[0], Tensor) else None
-            is_weights = (
-                source is not None
-                and source.shape == result.shape
-                and axes.label_of(source) == axes.WEIGHTS
-            )
-        if is_weights:
-            axes.set_label(result, axes.WEIGHTS)
 
     def _attend(
         self,
@@ -368,24 +327,19 @@ class Execution(TorchFunctionMode):
 
     def _attention(self, what: str, value: Tensor) -> Tensor:
         """The weights or the outputs of heads; an axis of heads is split from that of examples."""
-        for residual in self._residuals:
-            residual.attends = True
         shape, size = value.shape, self._batch_size
         by_head = value
         if value.dim() == 3 and size and shape[0] % size == 0:
             by_head = value.reshape(size, -1, *shape[1:])
-        path = self._attention_path()
-        site = f"{self._residuals[-1].path}/attention" if self._residuals else path
+        path = self._stack[-1] if self._stack else ""
+        # Not a softmax or dropout inside the submodule that attends.
+        if isinstance(self._module.get_submodule(path), torch.nn.Softmax | torch.nn.Dropout):
+            path = path.rpartition(".")[0]
+        block = next((outer for outer in reversed(self._stack) if outer in self._blocks), None)
+        site = path if block is None else f"{block}/attention"
         self.attention_sites.setdefault(path, f"{site}/weights")
         result = self.named(f"{site}/{what}", by_head)
         return value if result is by_head else result.reshape(shape)
-
-    def _attention_path(self) -> str:
-        """The submodule that attends: not a softmax or dropout inside it."""
-        path = self._stack[-1] if self._stack else ""
-        module = self._module.get_submodule(path)
-        is_inside = isinstance(module, torch.nn.Softmax | torch.nn.Dropout)
-        return path.rpartition(".")[0] if is_inside else path
 
     def _site(self, name: str) -> Site | None:
         """The site of a function, where it is a sum or concatenation that ends a block."""
@@ -404,54 +358,3 @@ class Execution(TorchFunctionMode):
             terms = {i: self.named(f"{site.name}/{end}", args[i]) for end, i in order}
             args = terms[0], terms[1]
         return self.named(site.end, func(*args, **kwargs))
-
-    def _add(self, func: Callable, first: Any, second: Any) -> Any:
-        """A sum; where it adds to the stream of the innermost block, its terms have names."""
-        residual = self._residuals[-1]
-        if not isinstance(first, Tensor) or not isinstance(second, Tensor):
-            return func(first, second)
-        if first.shape != second.shape:
-            return func(first, second)
-        if residual.is_stream(first) or residual.is_stream(second):
-            is_second = not residual.is_stream(first)
-        elif residual.num_sums == 0 and self._stack[-1] == residual.path and not residual.attends:
-            is_second = True  # a shortcut that changes the shape is added to the branch
-        else:
-            return func(first, second)
-        skip, branch = (second, first) if is_second else (first, second)
-        site = residual.next_site()
-        skip, branch = self.named(f"{site}/skip", skip), self.named(f"{site}/branch", branch)
-        total = func(branch, skip) if is_second else func(skip, branch)
-        result = self.named(f"{site}/sum", total)
-        residual.streams = [result]
-        return result
-
-
-@dataclasses.dataclass
-class Residual:
-    """The residual stream inside a block that runs."""
-
-    path: str
-    streams: list[Tensor]  # the tensors that hold it: itself, and its normalization
-    attends: bool = False  # whether attention came since the last sum
-    num_sums: int = 0
-    num_mlps: int = 0
-
-    def is_stream(self, tensor: Tensor) -> bool:
-        """Whether a tensor is the stream, or has its values in another shape."""
-        return any(
-            tensor is stream
-            or (tensor.numel() == stream.numel() and tensor.data_ptr() == stream.data_ptr())
-            for stream in self.streams
-        )
-
-    def next_site(self) -> str:
-        """The path of the block with the name of the next sum: `attention`, none, `mlp`, `mlp2`."""
-        self.num_sums += 1
-        if self.attends:
-            self.attends = False
-            return f"{self.path}/attention"
-        if self.num_sums == 1:
-            return self.path
-        self.num_mlps += 1
-        return f"{self.path}/mlp{self.num_mlps if self.num_mlps > 1 else ''}"

@@ -101,12 +101,14 @@ def find_image_shape(model: Any) -> tuple[int, int, int]:
         return (*size, channels)
     raise ValueError(
         f"{model.name} takes no images of shape (example, channel, height, width): sides "
-        f"{SIDES} were tried. The last error: {last}{image_encoder_hint(model.module)}"
+        f"{SIDES} were tried. The last error: {last}{image_encoder_hint(model.module, last)}"
     ) from last
 
 
-def image_encoder_hint(module: torch.nn.Module) -> str:
-    """The submodule that is likely to encode images, as the end of an error; "" for none."""
+def image_encoder_hint(module: torch.nn.Module, error: Exception | None) -> str:
+    """The way to a module of images alone, as the end of an error; "" where none is known."""
+    if isinstance(error, TypeError):
+        return "; fix other arguments in a torch.nn.Module whose forward takes the images alone"
     names = [name for name, _ in module.named_children() if "vis" in name]
     return f"; its image encoder may be the submodule {names[0]!r}" if names else ""
 

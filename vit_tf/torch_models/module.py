@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 
 from vit_tf.common.names import format_list, is_part, last_part
 from vit_tf.torch_models import axes
-from vit_tf.torch_models.dataflow import ADDITIONS, Dataflow, value_of
+from vit_tf.torch_models.dataflow import Dataflow, value_of
 from vit_tf.torch_models.execution import (
     EMBEDDING,
     LOCK,
@@ -31,7 +30,7 @@ from vit_tf.torch_models.expectations import (
     image_encoder_hint,
     num_image_channels,
 )
-from vit_tf.torch_models.structure import Call, Structure, find_structure, same_values
+from vit_tf.torch_models.structure import Call, Structure, adds_to_input, find_structure
 
 Array = np.ndarray
 BATCH_SIZES = (2, 3)  # of two runs, which show the axis of examples
@@ -68,14 +67,9 @@ class Trace:
     # From several vectors that the module returns, none of which is known to be the class scores,
     # to the names of the values that they are, "" for none.
     vectors: dict[str, str] = field(default_factory=dict)
-    # Blocks that return something else than their last sum, such as its normalization.
-    post_norm: frozenset[str] = frozenset()
 
 
 NOTHING = Trace({}, {})
-# Structure and traces are kept for each module: the same model is measured many times.
-TRACES: WeakKeyDictionary = WeakKeyDictionary()
-SHAPES: WeakKeyDictionary = WeakKeyDictionary()  # of the images that each module is made for
 
 
 class TorchModule:
@@ -86,20 +80,17 @@ class TorchModule:
         self.module, self._size = unwrapped(module), size
         self.name = type(self.module).__name__
         _require_runnable(self.module, self.name)
-        self._traces = _traces_of(self.module)
+        self._traces: dict[tuple[int, ...], Trace] = {}
+
+    @cached_property
+    def _own_shape(self) -> tuple[int, int, int]:
+        return find_image_shape(self)
 
     def image_shape(self) -> tuple[int, int, int]:
         """(height, width, channel) of the images, by default those that it is made for."""
         if self._size is not None:
             return (*self._size, num_image_channels(self.module))
-        if self.module not in SHAPES:
-            try:
-                SHAPES[self.module] = find_image_shape(self)
-            except ValueError:
-                if not self._traces:
-                    raise
-                return next(iter(self._traces))
-        return SHAPES[self.module]
+        return self._own_shape
 
     def trace(self, image_shape: Sequence[int]) -> Trace:
         """What it computes for images of shape (height, width, channel)."""
@@ -152,13 +143,12 @@ class TorchModule:
 
 def _require_runnable(module: torch.nn.Module, name: str) -> None:
     """Raises a `ValueError` for a module without values, or with submodules compiled one by one."""
-
     parameters = [*module.named_parameters(), *module.named_buffers()]
-    if lazy := [n for n, p in parameters if torch.nn.parameter.is_lazy(p)]:
-        raise ValueError(f"{name} has lazy parameters, {format_list(lazy)}: call it on images once")
-    if empty := [n for n, p in parameters if p is not None and p.is_meta]:
+    is_lazy = torch.nn.parameter.is_lazy
+    if empty := [n for n, p in parameters if is_lazy(p) or (p is not None and p.is_meta)]:
         raise ValueError(
-            f"{name} has parameters without values, on the device 'meta': {format_list(empty)}"
+            f"{name} has {format_list(empty)}, lazy or on the device 'meta': load its weights, "
+            "or call it on images once"
         )
     paths = [path for path, _ in module.named_modules()]
     if compiled := [p.removesuffix("._orig_mod") for p in paths if p.endswith("._orig_mod")]:
@@ -166,34 +156,6 @@ def _require_runnable(module: torch.nn.Module, name: str) -> None:
             f"{name} has compiled submodules, {format_list(compiled)}: compile the whole module, "
             "or measure it before"
         )
-
-
-def _traces_of(module: torch.nn.Module) -> dict[tuple, Trace]:
-    """The traces of a module by shape of images, kept while it lives and has its submodules."""
-    structure = tuple(
-        (path, type(submodule), _settings_of(submodule))
-        for path, submodule in module.named_modules()
-    )
-    kept, traces = TRACES.get(module, (None, {}))
-    if kept != structure:
-        traces = {}
-        SHAPES.pop(module, None)
-        TRACES[module] = structure, traces
-    return traces
-
-
-def _settings_of(module: torch.nn.Module) -> tuple:
-    """Numbers and strings among a module's attributes, and the shapes of its own parameters."""
-    if isinstance(module, torch.jit.ScriptModule):
-        return ()
-    plain = (bool, int, float, str, tuple, type(None))
-    settings = [
-        (name, str(value))
-        for name, value in vars(module).items()
-        if isinstance(value, plain) and name != "training"
-    ]
-    shapes = [tuple(parameter.shape) for parameter in module.parameters(recurse=False)]
-    return (*settings, *shapes)
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
@@ -242,14 +204,10 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         classes = {call.path: type(call.module).__name__ for call in calls}
         # These hold all outputs of the first run, which the second needs no more.
         del calls, sources, source
-        layouts, vectors, sums, post_norm = {}, {}, {}, set()
+        layouts, vectors = {}, {}
 
         def watch(name: str, value: torch.Tensor) -> torch.Tensor:
             layouts[name] = layout_of(name, value, shapes, image_shape)
-            if name.partition("@")[0].endswith("/mlp/sum"):
-                sums[name.replace("/mlp/sum", "")] = value
-            elif name in sums and not same_values(sums.pop(name), value):
-                post_norm.add(name)
             if value.dim() == 2 and name != SCORES:
                 vectors[name] = value
             return value
@@ -257,7 +215,7 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         tensor = model.as_tensor(images[1])
         axes.set_label(tensor, 1)  # the channels of images (example, channel, height, width)
         paths = {path for path, _ in module.named_modules()}
-        execution = Execution(module, watch, paths, structure, inside=True, labels=True)
+        execution = Execution(module, watch, paths, structure, inside=True)
         execution.run(tensor)
     returned = {
         output: next((name for name, value in vectors.items() if value is vector), "")
@@ -265,7 +223,7 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         if len(execution.vectors) > 1
     }
     sites = execution.attention_sites
-    return Trace(layouts, classes, structure, sites, returned, frozenset(post_norm))
+    return Trace(layouts, classes, structure, sites, returned)
 
 
 def _refusal(model: TorchModule, image_shape: tuple[int, ...], error: Exception) -> str:
@@ -279,7 +237,7 @@ def _refusal(model: TorchModule, image_shape: tuple[int, ...], error: Exception)
     return (
         f"Expected images of shape (example, height, width, channel) that {model.name} takes. "
         f"Received: shape (example, {shape}), for which it raises {reason!r}{hint}"
-        f"{image_encoder_hint(model.module)}"
+        f"{image_encoder_hint(model.module, error)}"
     )
 
 
@@ -291,12 +249,12 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], D
     """
     calls, handles, sources, counts = {}, [], {}, Counter()
     starts: dict[str, tuple[int, int | None]] = {}
-    skips = SkipFinder(sources, calls)
-    flow = Dataflow(images, skips.stack)
+    stack: list[str] = []
+    flow = Dataflow(images, stack)
 
     def before(path: str) -> Any:
         def hook(_: torch.nn.Module, args: tuple, kwargs: dict) -> None:
-            skips.stack.append(path)
+            stack.append(path)
             sources[path] = main_tensor([args, kwargs])
             starts[path] = len(flow.operations), value_of(sources[path])
             counts[path] += 1
@@ -305,9 +263,9 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], D
 
     def after(path: str) -> Any:
         def hook(submodule: torch.nn.Module, args: tuple, output: Any) -> None:
-            number, has_skip = counts[path], path in skips.paths
+            number = counts[path]
             name = path if number == 1 else f"{path}@{number}"
-            if number > 1 and any(counts[outer] > 1 for outer in skips.stack[:-1]):
+            if number > 1 and any(counts[outer] > 1 for outer in stack[:-1]):
                 return
             tensor = main_tensor(output) if path else returned_tensor(output)
             first, source_value = starts[path]
@@ -315,7 +273,7 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], D
             if is_script and source_value is not None and tensor is not None:
                 flow.add_call(path, submodule, source_value, tensor)
             calls[name] = Call(
-                *(name, submodule, sources.get(path), tensor, has_skip),
+                *(name, submodule, sources.get(path), tensor),
                 *(first, len(flow.operations), source_value, value_of(tensor)),
                 has_logits="logits" in fields_of(output),
             )
@@ -323,7 +281,7 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], D
         return hook
 
     def leave(submodule: torch.nn.Module, args: tuple, output: Any) -> None:
-        skips.stack.pop()
+        stack.pop()
 
     try:
         for path, submodule in module.named_modules():
@@ -332,65 +290,14 @@ def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], D
                 handles.append(submodule.register_forward_hook(after(path)))
                 # A submodule that raises has ended too, for a caller that goes on.
                 handles.append(submodule.register_forward_hook(leave, always_call=True))
-        with skips, flow:
+        with flow:
             module(images)
     finally:
         for handle in handles:
             handle.remove()
+    for call in calls.values():
+        call.has_skip = adds_to_input(call, flow)
     return list(calls.values()), flow
-
-
-class SkipFinder(TorchFunctionMode):
-    """Finds submodules whose own code adds a tensor to their input, or to a shortcut of it.
-
-    `sources` is a dict from path to the input of a submodule, and `calls` is a dict from path to
-    the call of a submodule that has returned. `stack` lists the paths of running submodules.
-    """
-
-    def __init__(self, sources: Mapping[str, torch.Tensor | None], calls: Mapping[str, Call]):
-        super().__init__()
-        self._sources, self._calls = sources, calls
-        self.stack: list[str] = []
-        self.paths: set[str] = set()
-
-    def __torch_function__(
-        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        if getattr(func, "__name__", "") in ADDITIONS and len(args) == 2 and self.stack:
-            path = self.stack[-1]
-            terms = [x for x in args if isinstance(x, torch.Tensor)]
-            is_sum = len(terms) == 2 and terms[0].shape == terms[1].shape
-            if path not in self.paths and is_sum and self._has_skip(terms):
-                self.paths.add(path)
-        return func(*args, **(kwargs or {}))
-
-    def _has_skip(self, terms: Sequence[torch.Tensor]) -> bool:
-        """Whether one of two terms is the input of the submodule that runs, or its projection.
-
-        A projection is the output of a child for that input, with at most one kernel. If the other
-        term is the output of a child for that input too, it must have more kernels: of two paths
-        with equally many, none is a skip.
-        """
-        source = self._sources.get(self.stack[-1])
-        if source is None:
-            return False
-        if any(same_values(term, source) for term in terms):
-            return True
-        fewest, most = sorted(self._kernels_between(source, term) for term in terms)
-        return fewest <= 1 and fewest < most
-
-    def _kernels_between(self, source: torch.Tensor, term: torch.Tensor) -> float:
-        """Kernels of the child that made `term` of `source` alone; infinite where none did."""
-        counts = [
-            sum(parameter.ndim > 1 for parameter in call.module.parameters())
-            for call in self._calls.values()
-            if call.parent == self.stack[-1]
-            and call.output is not None
-            and call.source is not None
-            and same_values(call.output, term)
-            and same_values(call.source, source)
-        ]
-        return min(counts, default=float("inf"))
 
 
 def layout_of(

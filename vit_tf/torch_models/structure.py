@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -47,12 +47,13 @@ class Structure:
         blocks: names of the values at the ends of blocks, in the order of computation: paths of
             submodules, or results of sums and concatenations in a submodule's own code.
         sites: these sums and concatenations, by the path of the submodule and their number in it.
-        parts: of a block that ends in such a sum, from names of the tap grammar such as
+        parts: of a block of attention and an MLP, from names of the tap grammar such as
             `attention/sum` to those of its values.
         entrance: path of the submodule whose input is what the first block is given.
         embedding: the submodule that returns what the first block is given, where no submodule
             takes it.
         final_norm: the normalization of tokens or maps after the last block.
+        post_norm: blocks that return something else than their last sum, such as its normalization.
         passing: layers of a module without blocks that are no representations: they return what
             they are given, or the class scores.
         num_repeated: number of submodules of one class, where no blocks are found.
@@ -67,6 +68,7 @@ class Structure:
     entrance: str | None = None
     embedding: str = ""
     final_norm: str | None = None
+    post_norm: frozenset[str] = frozenset()
     passing: frozenset[str] = frozenset()
     num_repeated: int = 0
     is_random: bool = False
@@ -81,7 +83,6 @@ class Call:
     module: torch.nn.Module
     source: torch.Tensor | None  # what it was given
     output: torch.Tensor | None  # what it returned
-    has_skip: bool = False  # whether its own code adds something to its input
     # Indices of its first operation and of the first operation after it.
     first: int = 0
     end: int = 0
@@ -89,6 +90,7 @@ class Call:
     source_value: int | None = None
     value: int | None = None
     has_logits: bool = False  # whether it returned several tensors, one of them called "logits"
+    has_skip: bool = False  # whether its own code adds something to its input
 
     def holds(self, first: int, end: int) -> bool:
         """Whether operations, from the first to before the end, run inside it."""
@@ -115,8 +117,13 @@ def find_blocks(calls: Sequence[Call]) -> list[str]:
     submodule with a skip around its own layers is a block, and a sequence inside it none. Where a
     class of blocks has skips, all submodules of that class are blocks.
     """
-    chains = _without_branches([chain for chain in _chains(calls) if len(chain) > 1], calls)
-    if any(not _is_sequence(chain[0]) for chain in chains):
+    chains = [chain for chain in _chains(calls) if len(chain) > 1]
+    # What is inside a submodule with a skip whose class forms a chain is a branch.
+    with_skips = {type(call.module) for call in calls if call.has_skip}
+    with_skips &= {type(call.module) for chain in chains for call in chain}
+    around = [call.path for call in calls if type(call.module) in with_skips]
+    chains = [c for c in chains if not any(is_inside(c[0].path, path) for path in around)]
+    if any(not isinstance(chain[0].module, torch.nn.Sequential) for chain in chains):
         # Sequences are stages or stems, but for a model that is made of nothing else.
         chains = [_opened(chain, calls) for chain in chains]
     members = [call for chain in chains for call in chain]
@@ -135,28 +142,16 @@ def find_blocks(calls: Sequence[Call]) -> list[str]:
     return [path for path in paths if not any(is_inside(path, block) for block in blocks)]
 
 
-def _without_branches(chains: Sequence[list[Call]], calls: Sequence[Call]) -> list[list[Call]]:
-    """The chains that are not inside a submodule with a skip whose class forms a chain itself."""
-    classes = {type(call.module) for call in calls if call.has_skip}
-    classes &= {type(call.module) for chain in chains for call in chain}
-    paths = [call.path for call in calls if type(call.module) in classes]
-    return [chain for chain in chains if not any(is_inside(chain[0].path, path) for path in paths)]
-
-
-def _is_sequence(call: Call) -> bool:
-    return isinstance(call.module, torch.nn.Sequential)
-
-
 def _opened(chain: list[Call], calls: Sequence[Call]) -> list[Call]:
     """A chain with the blocks in its sequences in place of these."""
-    if not _is_sequence(chain[0]):
+    if not isinstance(chain[0].module, torch.nn.Sequential):
         return chain
     inside = [
         call
         for call in calls
         if any(is_inside(call.path, sequence.path) for sequence in chain)
         and _is_composite(call.module)
-        and not _is_sequence(call)
+        and not isinstance(call.module, torch.nn.Sequential)
     ]
     return [c for c in inside if not any(is_inside(c.path, other.path) for other in inside)]
 
@@ -170,7 +165,13 @@ def _chains(calls: Sequence[Call]) -> Iterator[list[Call]]:
     for siblings in by_parent.values():
         chain: list[Call] = []
         for call in siblings:
-            if chain and not _follows(chain[-1], call):
+            before = chain[-1] if chain else None
+            if before is not None and not (
+                type(before.module) is type(call.module)
+                and before.output is not None
+                and call.source is not None
+                and same_values(before.output, call.source)
+            ):
                 yield chain
                 chain = []
             chain.append(call)
@@ -180,15 +181,6 @@ def _chains(calls: Sequence[Call]) -> Iterator[list[Call]]:
 def _is_composite(module: torch.nn.Module) -> bool:
     """Whether a module has submodules with parameters."""
     return any(True for child in module.children() for _ in child.parameters())
-
-
-def _follows(before: Call, after: Call) -> bool:
-    """Whether a submodule is of the class of another, and is given what it returned."""
-    if type(before.module) is not type(after.module):
-        return False
-    if before.output is None or after.source is None:
-        return False
-    return same_values(before.output, after.source)
 
 
 def same_values(first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -215,7 +207,10 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
     outside = [j for j in joins if not any(c.holds(j.first, j.last + 1) for c in siblings)]
     by_owner: dict[str, list[Junction]] = {}
     for join in outside:
-        by_owner.setdefault(_owner(join, calls, single), []).append(join)
+        # The innermost submodule around a join whose output all that follows is computed from.
+        around = (call for call in calls if call.holds(join.first, join.last + 1))
+        owner = next((call.path for call in around if call.value in single), "")
+        by_owner.setdefault(owner, []).append(join)
     # The other joins end blocks of their own: the submodule around one, or the joins themselves.
     ends = {call.path: call.end - 1 for call in siblings}
     starts: dict[str, Junction] = {}  # of blocks that end in sums or concatenations
@@ -236,37 +231,89 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
             ends[block], starts[block] = group[-1].last, group[0]
             attends = [join.attention is not None for join in group]
             if attends == [True, False] and all(site.is_sum for site in of_group):
-                weights = _weights_of(group[0], of_owner, by_path)
-                parts[block] = _parts(of_group, weights)
+                parts[block] = _parts(of_group, "", *_attention_of(group[0], of_owner, by_path))
     blocks = sorted(ends, key=ends.__getitem__)
+    post_norm = {
+        path for path in blocks if path in by_path and _add_sums(by_path[path], flow, sites, parts)
+    }
+    structure = Structure(is_random=flow.is_random, has_head=has_head)
     # One join around everything, as in a U-Net, shows no blocks.
     is_around = len(blocks) == 1 and (blocks[0] in starts or not by_path[blocks[0]].source_value)
     if not blocks or is_around:
         kinds = Counter(type(c.module) for c in calls if c.path and _is_composite(c.module))
         repeated = max(kinds.values(), default=0)
         passing = frozenset(_passing(calls, flow))
-        repeated = repeated if repeated > 1 else 0
-        return Structure(
-            passing=passing,
-            num_repeated=repeated,
-            is_random=flow.is_random,
-            has_head=has_head,
-        )
+        return replace(structure, passing=passing, num_repeated=repeated if repeated > 1 else 0)
     # What the first block is given is the input of the submodule around it, or another's output.
     entrance, embedding = blocks[0].partition("@")[0], ""
     if blocks[0] in starts:
         entrance, embedding = _before_join(starts[blocks[0]], calls)
-    norm = _final_norm(calls, ends[blocks[-1]], single)
-    return Structure(
-        tuple(blocks),
-        sites,
-        parts,
-        entrance,
-        embedding,
-        norm,
-        is_random=flow.is_random,
-        has_head=has_head,
+    return replace(
+        structure,
+        blocks=tuple(blocks),
+        sites=sites,
+        parts=parts,
+        entrance=entrance,
+        embedding=embedding,
+        final_norm=_final_norm(calls, ends[blocks[-1]], single),
+        post_norm=frozenset(post_norm),
     )
+
+
+def adds_to_input(call: Call, flow: Dataflow) -> bool:
+    """Whether a submodule's own code adds something to its input, or to a shortcut of it.
+
+    A shortcut has at most one kernel, and fewer than the other term: of two paths with equally
+    many, none is a skip.
+    """
+    source, path = call.source_value, call.path.partition("@")[0]
+    for index in range(call.first, call.end) if source is not None else ():
+        operation = flow.operations[index]
+        if operation.is_sum and operation.path == path:
+            terms = (flow.num_kernels(x, call.first, index, source) for x in operation.sources)
+            fewest, most = sorted(terms)
+            if fewest <= 1 and fewest < most:
+                return True
+    return False
+
+
+def _add_sums(
+    block: Call,
+    flow: Dataflow,
+    sites: dict[tuple[str, int], Site],
+    parts: dict[str, dict[str, str]],
+) -> bool:
+    """Names the residual sums inside a block; returns whether something follows the last of them.
+
+    They are called `attention`, `mlp` and `mlp2` after what their branch holds; the first of a
+    block without attention has no name of its own.
+    """
+    path, at, number = block.path.partition("@")
+    streams = {flow.viewed(block.source_value)}  # the values that hold the residual stream
+    attends, last = 0, None  # how often the branch attends, and the last sum
+    of_block: list[Site] = []
+    num_attended: list[int] = []
+    for operation in flow.operations[block.first : block.end]:
+        attends += operation.attends
+        is_stream = [flow.viewed(value) in streams for value in operation.sources]
+        if operation.name == "layer_norm" and is_stream[0]:
+            streams.add(operation.results[0])  # in post-norm blocks a skip starts here
+        # A shortcut that changes the shape is added to the branch.
+        is_shortcut = last is None and not attends and operation.path == path
+        if not operation.is_sum or not (any(is_stream) or is_shortcut):
+            continue
+        num_mlps = sum(not count for count in num_attended[1:])
+        mlp = f"/mlp{num_mlps + 1 if num_mlps else ''}" if num_attended else ""
+        name = f"{path}/attention" if attends else f"{path}{mlp}"
+        of_block.append(Site(name, True, 0 if is_stream[0] else 1))
+        # A sum that ends a block of its own keeps its name.
+        sites.setdefault((operation.path, operation.number), of_block[-1])
+        num_attended.append(attends)
+        attends, last = 0, operation.results[0]
+        streams = {last}
+    if num_attended == [1, 0]:
+        parts[block.path] = _parts(of_block, at + number, f"{path}/attention", at + number)
+    return last is not None and flow.viewed(block.value) != last
 
 
 def _has_head(calls: Mapping[str, Call], flow: Dataflow) -> bool:
@@ -289,12 +336,6 @@ def _has_head(calls: Mapping[str, Call], flow: Dataflow) -> bool:
         return False
     around = [call.module for p, call in calls.items() if is_inside(operation.path + ".", p)]
     return not any(EMBEDDERS.match(type(module).__module__) for module in [root.module, *around])
-
-
-def _owner(join: Junction, calls: Sequence[Call], single: Mapping[int, int]) -> str:
-    """The innermost submodule around a join whose output all that follows is computed from."""
-    around = (call for call in calls if call.holds(join.first, join.last + 1))
-    return next((call.path for call in around if call.value in single), "")
 
 
 def _blocks_of_joins(joins: Sequence[Junction]) -> list[list[Junction]]:
@@ -321,26 +362,27 @@ def _add_site(join: Junction, sites: dict[tuple[str, int], Site]) -> Site:
     return site
 
 
-def _weights_of(
+def _attention_of(
     join: Junction, joins: Sequence[Junction], by_path: Mapping[str, Call]
-) -> dict[str, str]:
-    """The names of the attention weights on the paths of a join, and of the outputs of heads."""
+) -> tuple[str, str]:
+    """The submodule whose code attends on the paths of a join, and the number of its call."""
     path = str(join.attention)
     is_inside = path in by_path and isinstance(by_path[path].module, torch.nn.Softmax)
-    path, outer = (path.rpartition(".")[0] if is_inside else path), join.attention
-    before = sum(other.attention == outer and other.last <= join.last for other in joins)
-    number = f"@{before}" if before > 1 else ""
-    return {f"attention/{what}": f"{path}/{what}{number}" for what in ("weights", "heads")}
+    before = sum(other.attention == path and other.last <= join.last for other in joins)
+    return path.rpartition(".")[0] if is_inside else path, f"@{before}" if before > 1 else ""
 
 
-def _parts(sites: Sequence[Site], weights: Mapping[str, str]) -> dict[str, str]:
+def _parts(
+    sites: Sequence[Site], number: str, attention: str, attention_number: str
+) -> dict[str, str]:
     """The values of a block of attention and an MLP by their names in the tap grammar."""
     parts = {
-        f"{name}/{end}": f"{site.name}/{end}"
+        f"{name}/{end}": f"{site.name}/{end}{number}"
         for name, site in zip(("attention", "mlp"), sites, strict=True)
         for end in ("skip", "branch", "sum")
     }
-    return parts | dict(weights)
+    weights = {f"attention/{x}": f"{attention}/{x}{attention_number}" for x in ("weights", "heads")}
+    return parts | weights
 
 
 def _before_join(join: Junction, calls: Sequence[Call]) -> tuple[str | None, str]:

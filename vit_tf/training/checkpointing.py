@@ -7,9 +7,7 @@ then renamed, so that it is complete or absent; for addresses see `files.write_r
 state is a zip archive, whose checksums are compared when it is read.
 """
 
-import collections
 import concurrent.futures
-import contextlib
 import csv
 import dataclasses
 import io
@@ -17,17 +15,12 @@ import json
 import logging
 import math
 import os
-import queue
 import re
 import shutil
 import signal
 import tempfile
 import threading
-import time
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -38,12 +31,11 @@ from etils import epath
 
 from vit_tf.common.backend import on_jax
 from vit_tf.common.names import file_error, format_list, without_password
-from vit_tf.data.files import PARTIAL, as_path, is_leftover, is_remote, write_whole
+from vit_tf.data.files import as_path, is_remote, write_whole
 from vit_tf.distribute.strategies import is_chief, num_workers, of_every_worker, wait_for_workers
 
 log = logging.getLogger("vit_tf.training")
 
-_SHARING_TIMEOUT = 30  # seconds that a file of one worker may take to appear on another
 _STATE = re.compile(r"epoch-(\d+)(?:-step-(\d+))?\.npz")
 _MAX_STEPS = 2**40  # more than an epoch has
 # What `fit` returns and a validation adds, by name: a number for each epoch.
@@ -64,85 +56,33 @@ class Progress:
 
 
 class BackgroundWriter:
-    """Writes files in a thread; two may wait in memory, and the next call raises its errors."""
+    """Writes files in a thread; at most two wait in memory. Later calls raise its errors."""
 
     def __init__(self):
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "vit_tf-writer")
-        self._pending = collections.deque()
+        self._pending = []
 
     def submit(self, write: Callable[[], object]) -> None:
         """Calls a function without arguments in the thread; waits if two others wait already."""
-        self._wait(1)
+        while len(self._pending) > 1:
+            self._pending.pop(0).result()
         self._pending.append(self._pool.submit(write))
 
     def finish(self) -> None:
         """Returns when everything is written."""
-        self._wait(0)
-
-    def _wait(self, most: int) -> None:
-        while len(self._pending) > most or (self._pending and self._pending[0].done()):
-            self._pending.popleft().result()
+        while self._pending:
+            self._pending.pop(0).result()
 
 
-class HostCopies:
-    """Copies the values of variables to memory that is used again.
-
-    The first use of fresh memory takes ten times as long as a copy, since the system clears it.
-    """
-
-    def __init__(self, variables: Sequence[keras.Variable]):
-        self._variables = variables
-        self._free = queue.SimpleQueue()
-
-    def prepare(self) -> None:
-        """Gets memory for one copy, in any thread; further memory is got when it is needed."""
-        arrays = [np.empty(v.shape, tf.as_dtype(v.dtype).as_numpy_dtype) for v in self._variables]
-        for array in arrays:
-            array.fill(0)
-        self.release(arrays)
-
-    def copy(self) -> list[np.ndarray]:
-        """The values of the variables now, in memory that is the caller's until `release`."""
-        try:
-            arrays = self._free.get_nowait()
-        except queue.Empty:
-            return [_own_array(_value(variable)) for variable in self._variables]
-        for array, variable in zip(arrays, self._variables, strict=True):
-            np.copyto(array, _value(variable))
-        return arrays
-
-    def release(self, arrays: list[np.ndarray]) -> None:
-        """Lets the memory of a copy be used for another one."""
-        self._free.put(arrays)
-
-
-def _value(variable: keras.Variable) -> np.ndarray:
-    """The value of a variable as an array, whose memory may be that of the variable."""
-    value = variable.value
-    return np.asarray(value if on_jax() else tf.convert_to_tensor(value))
-
-
-def _own_array(array: np.ndarray) -> np.ndarray:
-    """An array that does not share memory with a variable, which the next step overwrites."""
-    return array if array.flags.owndata else array.copy()
-
-
-def write_on_chief(
-    path: str | os.PathLike, write: Callable[[Path], object], own_folders: int = 0
-) -> None:
+def write_on_chief(path: str | os.PathLike, write: Callable[[Path], object]) -> None:
     """`files.write_whole`, on the chief of several workers, who must all call this and wait."""
     if is_chief():
-        write_whole(path, write, own_folders)
+        write_whole(path, write)
     else:
         # What writes may itself reduce or make variables, in which every worker must take part.
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder) / os.path.basename(path))
     wait_for_workers()
-
-
-def save_model(model: keras.Model, path: str | os.PathLike) -> None:
-    """Write a model to a `.keras` file atomically."""
-    write_on_chief(path, model.save)
 
 
 def save_best(model: keras.Model, path: str | os.PathLike, writer: BackgroundWriter) -> None:
@@ -164,46 +104,6 @@ def save_best(model: keras.Model, path: str | os.PathLike, writer: BackgroundWri
         writer.submit(write)
     else:
         folder.cleanup()
-
-
-def remove_leftovers(directory: str) -> None:
-    """Removes what a killed run may have left at an address; elsewhere `only_process` does."""
-    if not is_chief() or not is_remote(directory):
-        return
-    for folder in (as_path(directory), as_path(directory) / "state"):
-        for path in folder.glob(f"{PARTIAL}*"):
-            if is_leftover(path.name):
-                path.unlink()
-
-
-# What a run writes into its folder, besides its configuration, its states and TensorBoard's files.
-RUN_FILES = ("best.keras", "log.csv", "model.keras", "result.json", "formation.nc", "formation.png")
-
-
-def require_own_folder(directory: str) -> None:
-    """Raises a `ValueError` for a folder in which a run would replace files of the user."""
-    folder = as_path(directory)
-    if saved_states(directory):
-        return  # `check_configuration` compares what lies next to them
-    path = folder / "configuration.json"
-    if path.exists():
-        names = [] if _is_configuration(path) else [path.name]
-    else:
-        names = [name for name in RUN_FILES if (folder / name).exists()]
-    if names:
-        raise ValueError(
-            f"The output folder {without_password(directory)!r} holds {format_list(names)}, "
-            "which no run wrote: move these files, or choose another folder"
-        )
-
-
-def _is_configuration(path: Path | epath.Path) -> bool:
-    """Whether a file holds what `check_configuration` writes."""
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError:
-        return False
-    return isinstance(content, dict) and {"recipe", "model"} <= set(content)
 
 
 def describe_model(model: keras.Model) -> dict[str, Any]:
@@ -230,22 +130,19 @@ def describe_optimizer(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
 
 
 def check_shared(directory: str | os.PathLike) -> None:
-    """Check that every worker of a run sees the states and the configuration of the chief."""
-    deadline = time.monotonic() + _SHARING_TIMEOUT
-    path = as_path(directory) / "configuration.json"
-    while not path.is_file() and time.monotonic() <= deadline:
-        time.sleep(0.1)
-    newest = max((_position(state.name) for state in saved_states(directory)), default=0)
-    newest_states = of_every_worker(newest if path.is_file() else -1)
-    if len(set(newest_states)) > 1 or newest_states[0] < 0:
-        places = [
-            divmod(place, _MAX_STEPS) if place >= 0 else "no configuration"
-            for place in newest_states
-        ]
+    """Raises a `ValueError` unless every worker of a run finds the same newest state."""
+    states = saved_states(directory)
+    newest = of_every_worker(_position(states[-1].name) if states else 0)
+    if len(set(newest)) > 1:
+        places = [divmod(int(place), _MAX_STEPS) for place in newest]
         raise ValueError(
             f"The workers do not share the folder {without_password(directory)!r}: the newest "
             f"(epoch, step) that each finds in it is {places}"
         )
+
+
+# What a run writes into its folder, besides its configuration, its states and TensorBoard's files.
+RUN_FILES = ("best.keras", "log.csv", "model.keras", "result.json", "formation.nc", "formation.png")
 
 
 def check_configuration(configuration: dict, directory: str | os.PathLike) -> None:
@@ -256,6 +153,14 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
     path = as_path(directory) / "configuration.json"
     text = json.dumps(configuration, indent=1, sort_keys=True, default=str)
     if not saved_states(directory):
+        names = [name for name in RUN_FILES if (path.parent / name).exists()]
+        if names and not path.exists():
+            raise ValueError(
+                f"The output folder {without_password(directory)!r} holds "
+                f"{format_list(names)}, which no run wrote: move these files, or choose "
+                "another folder"
+            )
+        wait_for_workers()  # until all have looked
         write_on_chief(path, lambda temporary: Path(temporary).write_text(text))
         return
     try:
@@ -298,22 +203,18 @@ def save_state(
     keep: int = 2,
     writer: BackgroundWriter | None = None,
     stopped_of: int = 0,
-    copies: HostCopies | None = None,
 ) -> None:
     """Write what is needed to resume a run, then remove all but the last `keep` states."""
-    copies = copies or HostCopies(_variables(model))
-    values = copies.copy()
     # Typed as Any: a type checker would match arrays with `allow_pickle` of `numpy.savez`.
-    arrays: dict[str, Any] = {f"v{i:05d}": value for i, value in enumerate(values)}
+    arrays: dict[str, Any] = {f"v{i:05d}": _copy(v) for i, v in enumerate(_variables(model))}
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
     meta = {"history": history, "names": [v.name for v in model.variables]}
-    meta |= {"stopped_of": stopped_of} if stopped_of else {}
+    meta |= {"stopped_of": stopped_of}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     path = state_path(directory, history, step)
 
     def write() -> None:
-        write_whole(path, lambda partial: np.savez(partial, **arrays), own_folders=1)
-        copies.release(values)
+        write_whole(path, lambda partial: np.savez(partial, **arrays))
         # A state of later steps is a corrupt one, instead of which an earlier one was restored.
         position = _position(path.name)
         before = [state for state in saved_states(directory) if _position(state.name) < position]
@@ -328,6 +229,11 @@ def save_state(
         wait_for_workers()
 
 
+def _copy(variable: keras.Variable) -> np.ndarray:
+    """The value of a variable, in memory that the next step does not overwrite."""
+    return np.array(variable.value if on_jax() else tf.convert_to_tensor(variable.value))
+
+
 def state_path(directory: str | os.PathLike, history: History, step: int = 0) -> Path | epath.Path:
     """Path of the state of a run after the epochs of its history and some steps of the next."""
     name = f"epoch-{num_epochs(history):04d}" + (f"-step-{step:06d}" if step else "")
@@ -339,21 +245,18 @@ def restore_state(model: keras.Model, directory: str | os.PathLike) -> Progress:
     states = saved_states(directory)
     if not states:
         return Progress()
-    problem = None
     for path in reversed(states):
         try:
             meta, arrays, metrics = _read_state(path)
+            break
         except ValueError as error:
             log.warning("%s", error)
-            problem = problem or error
-        else:
-            break
-    else:
-        raise ValueError(
-            f"{problem}. No earlier state is left: remove {without_password(path.parent)!r} to "
-            "start again"
-        )
-    if problem:
+            if path == states[0]:
+                raise ValueError(
+                    f"{error}. No earlier state is left: remove "
+                    f"{without_password(path.parent)!r} to start again"
+                ) from error
+    if path != states[-1]:
         log.warning("The run resumes from the earlier state %r", without_password(path))
     history, names, variables = meta["history"], meta["names"], _variables(model)
     shapes = [tuple(v.shape) for v in variables]
@@ -366,7 +269,7 @@ def restore_state(model: keras.Model, directory: str | os.PathLike) -> Progress:
         # NumPy reads back bfloat16 as two raw bytes.
         variable.assign(array.view(variable.dtype) if array.dtype.kind == "V" else array)
     step = _position(path.name) % _MAX_STEPS
-    return Progress(history, step, metrics, meta.get("stopped_of", 0))
+    return Progress(history, step, metrics, meta["stopped_of"])
 
 
 def _read_state(
@@ -376,18 +279,13 @@ def _read_state(
     try:
         source = io.BytesIO(path.read_bytes()) if is_remote(path) else path
         with np.load(source, allow_pickle=False) as file:
-            if any(member.compress_type != zipfile.ZIP_STORED for member in file.zip.infolist()):
-                raise ValueError("a compressed member, which no run writes")
             meta = json.loads(file["meta"].tobytes())
             metrics = [file[name] for name in file.files if name.startswith("metric")]
             arrays = [file[f"v{i:05d}"] for i in range(len(file.files) - len(metrics) - 1)]
-        if missing := {"history", "names"} - set(meta):
+        if missing := {"history", "names", "stopped_of"} - set(meta):
             raise KeyError(*missing)
         return meta, arrays, metrics
-    except (
-        *(OSError, EOFError, KeyError, ValueError, MemoryError, TypeError, RuntimeError),
-        *(zipfile.BadZipFile, zlib.error),
-    ) as error:
+    except Exception as error:  # of whatever kind the corrupt bytes cause
         raise ValueError(
             f"The training state {without_password(path)!r} is corrupt "
             f"({type(error).__name__}: {error})"
@@ -501,10 +399,12 @@ class Preemption:
 
 
 class Checkpoint(keras.callbacks.Callback):
-    """Writes the best model, the state and the log of a run, and ends it when it is asked to."""
+    """Writes the best model, the state and the log of a run, and ends it when it is asked to.
 
-    # The best model is saved at the end of the validation, when averaged weights, if any, are still
-    # in place: this callback stands before `AverageValidation`.
+    With an average of the weights, the average is validated and is the best model; states hold the
+    weights and their average as training left them.
+    """
+
     def __init__(
         self,
         directory: str | os.PathLike,
@@ -512,24 +412,17 @@ class Checkpoint(keras.callbacks.Callback):
         steps: int,
         preemption: Preemption,
         save_every: int | None,
-        average: "AverageValidation | None",
-        still_alone: Any,
+        still_alone: Callable[[], None],
         keep: int,
     ):
         super().__init__()
         self._still_alone, self._keep = still_alone, keep
         self.writer = BackgroundWriter()
         self.directory, self.history = directory, progress.history
-        self._steps, self._preemption = steps, preemption
-        self._save_every, self._average = save_every, average
+        self._steps, self._preemption, self._save_every = steps, preemption, save_every
         # The steps of this epoch done before this process and in all, and the totals at its end.
         self._before = self._done = progress.step
-        self._metrics, self._cut = progress.metrics, False
-
-    def on_train_begin(self, logs: dict | None = None) -> None:
-        self._copies = HostCopies(_variables(self.model))
-        if is_chief():
-            self.writer.submit(self._copies.prepare)
+        self._metrics, self._cut, self._is_average = progress.metrics, False, False
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._done = self._before
@@ -549,54 +442,45 @@ class Checkpoint(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict) -> None:
         saved = self._saves_until(self._done)
         self._done = min(self._before + batch + 1, self._steps)
-        saves = self._saves_until(self._done) > saved
-        now = saves or not self._done % ASK_EVERY or self._done == self._steps
-        if now or not on_jax():  # where the host would wait for each step
+        saves, ends = self._saves_until(self._done) > saved, self._done == self._steps
+        is_tenth = ends or not self._done % ASK_EVERY
+        if is_tenth or saves or not on_jax():  # where the host would wait for each step
             self._check_finite(logs["loss"])
-        if self._done == self._steps:
+        if ends:
             self._metrics = self._totals()
             if self._before and not self.model.stop_training:
                 # Ends the loop over the steps of this epoch; the validation goes on with the run.
                 self.model.stop_training = self._cut = True
         # Workers ask each other, which takes longer than a small step.
-        asks = num_workers() == 1 or not self._done % ASK_EVERY or self._done == self._steps
-        asked = asks and self._preemption.requested()
+        asked = (is_tenth or num_workers() == 1) and self._preemption.requested()
         if asked or saves:
             self.save()
         if asked:
             self._deliver()
 
-    def _deliver(self) -> None:
-        self.writer.finish()
-        wait_for_workers()
-        self._preemption.deliver()
-
     def on_test_begin(self, logs: dict | None = None) -> None:
         if self._cut:
             self.model.stop_training = self._cut = False
+        self._swap()
 
     def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
         asks = num_workers() == 1 or not (batch + 1) % ASK_EVERY
         if asks and self._preemption.requested():
             attach_variables(self.model)
-            with self._holding(averages=False):
-                self.save()
-                self._deliver()
+            self.save()
+            self._deliver()
 
     def on_test_end(self, logs: dict) -> None:
         self._check_finite(logs["loss"])
         if logs["accuracy"] > max(self.history.get("val_accuracy", ()), default=-1):
-            self._save_best()
-
-    def _save_best(self) -> None:
-        path = os.path.join(self.directory, "best.keras")
-        save_best(self.model, path, self.writer)
+            save_best(self.model, os.path.join(self.directory, "best.keras"), self.writer)
+        self._swap()
 
     def on_epoch_end(self, epoch: int, logs: dict) -> None:
         if "val_loss" not in logs:
             self.on_test_begin()  # there was none
-            with self._holding(averages=True):
-                self._save_best()
+            save_best(self.model, os.path.join(self.directory, "best.keras"), self.writer)
+            self._swap()
         row = {name: float(value) for name, value in logs.items()}
         # A callback that has lowered the rate after this epoch has logged the one of the epoch.
         row.setdefault("learning_rate", float(self.model.optimizer.learning_rate))
@@ -612,10 +496,20 @@ class Checkpoint(keras.callbacks.Callback):
             self._save_state(stopped_of=self.params["epochs"])
 
     def save(self) -> None:
-        """Write the state in the middle of an epoch."""
-        ended = self._done == self._steps  # the totals may be those of the validation
-        metrics = self._metrics if ended else self._totals()
+        """Write the state in the middle of an epoch or of its validation."""
+        is_average = self._is_average
+        if is_average:
+            self._swap()
+        # After the last step, the totals may be those of the validation.
+        metrics = self._metrics if self._done == self._steps else self._totals()
         self._save_state(self._done, metrics)
+        if is_average:
+            self._swap()
+
+    def save_if_validating(self) -> None:
+        """Write the state of a run whose validation, not a training step, has failed."""
+        if self._done == self._steps:
+            self.save()
 
     def _save_state(
         self, step: int = 0, metrics: Sequence[np.ndarray] = (), stopped_of: int = 0
@@ -631,17 +525,25 @@ class Checkpoint(keras.callbacks.Callback):
             keep=self._keep,
             writer=self.writer,
             stopped_of=stopped_of,
-            copies=self._copies,
         )
 
-    def save_if_validating(self) -> None:
-        """Write the state of a run whose validation, not a training step, has failed."""
-        if self._done == self._steps:
-            with self._holding(averages=False):
-                self.save()
+    def _deliver(self) -> None:
+        self.writer.finish()
+        wait_for_workers()
+        self._preemption.deliver()
 
-    def _holding(self, averages: bool) -> AbstractContextManager:
-        return self._average.holding(averages) if self._average else contextlib.nullcontext()
+    def _swap(self) -> None:
+        """Exchanges the weights of the model with their average, if there is one."""
+        # Keras' `SwapEMAWeights` adds and subtracts them, which rounds.
+        optimizer = inner_optimizer(self.model)
+        if not optimizer.use_ema:
+            return
+        averages = optimizer._model_variables_moving_average
+        for weight, average in zip(optimizer._trainable_variables, averages, strict=True):
+            held = keras.ops.copy(weight.value)
+            weight.assign(keras.ops.copy(average.value))
+            average.assign(held)
+        self._is_average = not self._is_average
 
     def _restore_totals(self) -> None:
         """Give the metrics the totals of the steps before this process."""
@@ -676,41 +578,10 @@ class Checkpoint(keras.callbacks.Callback):
             )
 
 
-class AverageValidation(keras.callbacks.Callback):
-    """Validates averaged weights of an optimizer with `use_ema`, exchanged without rounding."""
-
-    def __init__(self):
-        super().__init__()
-        self._in_place = False
-
-    def on_test_begin(self, logs: dict | None = None) -> None:
-        self._swap()
-
-    def on_test_end(self, logs: dict | None = None) -> None:
-        self._swap()
-
-    @contextlib.contextmanager
-    def holding(self, averages: bool) -> Iterator[None]:
-        """The averages, or the trained weights, in the model within a `with`."""
-        exchanged = averages != self._in_place
-        if exchanged:
-            self._swap()
-        try:
-            yield
-        finally:
-            if exchanged:
-                self._swap()
-
-    def _swap(self) -> None:
-        optimizer = self.model.optimizer
-        # With `mixed_float16` Keras wraps it in one that scales the loss.
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        averages = optimizer._model_variables_moving_average
-        for weight, average in zip(optimizer._trainable_variables, averages, strict=True):
-            held = keras.ops.copy(weight.value)
-            weight.assign(keras.ops.copy(average.value))
-            average.assign(held)
-        self._in_place = not self._in_place
+def inner_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
+    """The optimizer that holds the average of a model's weights."""
+    # With `mixed_float16` Keras wraps it in one that scales the loss.
+    return getattr(model.optimizer, "inner_optimizer", model.optimizer)
 
 
 def attach_variables(model: keras.Model) -> None:
@@ -732,21 +603,14 @@ class _Uploaded(keras.callbacks.Callback):
     def __init__(self, folder: str | os.PathLike):
         super().__init__()
         self._folder, self._local = folder, tempfile.TemporaryDirectory()
-        self._sizes = {}
         self.callbacks = [keras.callbacks.TensorBoard(self._local.name, write_graph=False), self]
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        self._upload()
+        for path in Path(self._local.name).rglob("*"):
+            if path.is_file():
+                name, content = path.relative_to(self._local.name).as_posix(), path.read_bytes()
+                write_whole(f"{self._folder}/{name}", lambda copy, c=content: copy.write_bytes(c))
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        self._upload()
+        self.on_epoch_end(0)
         self._local.cleanup()
-
-    def _upload(self) -> None:
-        local = Path(self._local.name)
-        for path in (path for path in local.rglob("*") if path.is_file()):
-            if self._sizes.get(path) != (size := path.stat().st_size):
-                name = path.relative_to(local).as_posix()
-                content = path.read_bytes()
-                write_whole(f"{self._folder}/{name}", lambda copy, c=content: copy.write_bytes(c))
-                self._sizes[path] = size

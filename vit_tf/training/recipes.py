@@ -165,61 +165,56 @@ class Recipe:
         """The optimizer of a run with `steps_per_epoch` steps per epoch."""
         from vit_tf.training import optimizers
 
-        settings = {
-            "learning_rate": _settable(self.learning_rates(steps_per_epoch)),
-            "weight_decay": self.weight_decay,
-            "global_clipnorm": self.clip_norm,
-            "use_ema": self.ema is not None,
-            "ema_momentum": self.ema or 0.0,
-        }
-        if self.gradient_accumulation_steps > 1:
-            settings |= {"gradient_accumulation_steps": self.gradient_accumulation_steps}
         name, momentum = OPTIMIZERS[self._optimizer]
+        settings: dict[str, Any] = {}
         if momentum is not None:
-            settings |= {"momentum": momentum if self.momentum is None else self.momentum}
+            settings["momentum"] = momentum if self.momentum is None else self.momentum
         if name != "SGD":
-            settings |= {"layer_decay": self.layer_decay}
+            settings["layer_decay"] = self.layer_decay
         if self.epsilon is not None:
             settings |= {"epsilon": self.epsilon, "corrected_epsilon": True}
-        return getattr(optimizers, name)(**settings)
+        batches = self.gradient_accumulation_steps
+        return getattr(optimizers, name)(
+            _settable(self.learning_rates(steps_per_epoch)),
+            weight_decay=self.weight_decay,
+            global_clipnorm=self.clip_norm,
+            use_ema=self.ema is not None,
+            ema_momentum=self.ema or 0.0,
+            gradient_accumulation_steps=batches if batches > 1 else None,
+            **settings,
+        )
 
     def to_config(self) -> dict[str, Any]:
-        """The fields as a dict; newer fields only if they are not off."""
+        """The fields as a dict of what JSON holds."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.augment:
             import keras
 
             serialize = keras.saving.serialize_keras_object
             fields["augment"] = [serialize(layer) for layer in self.augment]
-        later = ("warmup_steps", "momentum", "epsilon", "layer_decay", "optimizer")
-        off = {
-            "erase": 0.0,
-            "gradient_accumulation_steps": 1,
-            "augment": (),
-            "loss": "softmax",
-            "first_learning_rate": 0.0,
-            "last_learning_rate": 0.0,
-        }
-        off |= {"erase_noise": False, "mix_per_batch": False} | dict.fromkeys(later)
-        return {k: v for k, v in fields.items() if k not in off or v != off[k]}
+        return fields
 
     def augment_batches(self, dataset: "tf.data.Dataset", num_classes: int) -> "tf.data.Dataset":
         """Augments batches of (images, labels); unchanged if every augmentation is off."""
         from vit_tf import data
 
-        mild = {name: getattr(self, name) for name in ("mixup", "cutmix", "flip", "shift", "erase")}
-        mild |= {"layers": self.augment}
         # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
-        if self.rand_augment is False and not any(mild.values()):
+        is_on = [self.mixup, self.cutmix, self.flip, self.shift, self.erase, self.augment]
+        if self.rand_augment is False and not any(is_on):
             return dataset
         return data.augment(
             dataset,
             num_classes,
-            rand_augment=self.rand_augment,
             seed=self.seed,
+            rand_augment=self.rand_augment,
+            mixup=self.mixup,
+            cutmix=self.cutmix,
+            flip=self.flip,
+            shift=self.shift,
+            erase=self.erase,
             erase_noise=self.erase_noise,
             mix_per_batch=self.mix_per_batch,
-            **mild,
+            layers=self.augment,
         )
 
     def rounds(self, num_batches: int) -> tuple[int, int]:
@@ -446,10 +441,11 @@ class FineTuning:
         """Augments batches of (images, labels); unchanged if every augmentation is off."""
         from vit_tf import data
 
-        steps = {name: getattr(self, name) for name in ("mixup", "flip", "crop")}
-        if not any(steps.values()):
+        if not (self.mixup or self.flip or self.crop):
             return dataset
-        return data.augment(dataset, num_classes, seed=self.seed, **steps)
+        return data.augment(
+            dataset, num_classes, seed=self.seed, mixup=self.mixup, flip=self.flip, crop=self.crop
+        )
 
     def to_config(self) -> dict[str, Any]:
         """The fields as a dict."""
@@ -490,13 +486,13 @@ class Pretraining(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
-        plain = self.rand_augment is False
-        expect(plain, "rand_augment", "False: augment images before `mask_patches`", self)
         expect(self.loss == "softmax", "loss", "'softmax'", self)
         for name in ("label_smoothing", "mixup", "cutmix", "flip", "shift", "erase", "augment"):
             off = not getattr(self, name)
             expect(off, name, "off: images are augmented before `mask_patches`", self)
+        # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
+        is_off = self.rand_augment is False
+        expect(is_off, "rand_augment", "False: augment images before `mask_patches`", self)
 
     def compile(
         self,

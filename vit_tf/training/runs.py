@@ -38,7 +38,7 @@ from vit_tf.data.preprocessing import (
 from vit_tf.distribute.strategies import explained_failures, is_chief, num_workers, wait_for_workers
 from vit_tf.models.model import VisionModel
 from vit_tf.training import checkpointing
-from vit_tf.training.checkpointing import AverageValidation, Checkpoint, Preemption, tensorboard
+from vit_tf.training.checkpointing import Checkpoint, Preemption, tensorboard
 from vit_tf.training.evaluation import require_scores
 from vit_tf.training.recipes import CONSTANT, FineTuning, Recipe
 
@@ -154,8 +154,13 @@ def train(
         raise ValueError(f"Expected save_every to be at least 1. Received: {save_every=}")
     if keep_states < 1:
         raise ValueError(f"Expected keep_states to be at least 1. Received: {keep_states=}")
-    if optimizer is None:
-        _require_settable_rate(recipe, callbacks)
+    setters = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+    names = [type(callback).__name__ for callback in callbacks if isinstance(callback, setters)]
+    if names and optimizer is None and recipe.schedule != CONSTANT:
+        raise ValueError(
+            f"{format_list(names)} sets the learning rate, which needs a recipe with "
+            f"schedule={CONSTANT!r}. Received: schedule={recipe.schedule!r}"
+        )
     splits = {"training": _as_batches(train, "training", batch_size, recipe.seed)}
     if validation is not None:
         splits["validation"] = _as_batches(validation, "validation", batch_size)
@@ -182,47 +187,42 @@ def train(
         splits["training"] = _weigh_classes(splits["training"], class_weight, num_classes)
     recipe.compile(model, num_batches, optimizer)
     configuration = {
-        "images": {split: _identity(dataset) for split, dataset in splits.items()},
+        # Only data sets of `vit_tf.data` identify their images.
+        "images": {
+            split: {"number": data.num_examples, "names": data.identify_names()}
+            if getattr(data, "identify_names", None)
+            else {}
+            for split, data in splits.items()
+        },
         "recipe": recipe.to_config(),
         "model": checkpointing.describe_model(model),
         "data": description,
         "steps_per_epoch": num_batches,
         "replicas": strategy.num_replicas_in_sync,
-        **({"backend": "jax"} if on_jax() else {}),
-        **({"batch_size": batch_size} if batch_size else {}),
-        **({"class_weight": class_weight} if class_weight else {}),
+        "backend": keras.config.backend(),
+        "batch_size": batch_size,
+        "class_weight": class_weight,
+        "optimizer": optimizer and checkpointing.describe_optimizer(optimizer),
     }
-    if optimizer is not None:
-        configuration["optimizer"] = checkpointing.describe_optimizer(optimizer)
     alone = only_process(directory) if is_chief() else contextlib.nullcontext(lambda: None)
     with alone as still_alone, explained_failures(), Preemption() as preemption:
-        progress = _resume(model, configuration, directory)
+        checkpointing.check_shared(directory)
+        checkpointing.check_configuration(configuration, directory)
+        with strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+        progress = checkpointing.restore_state(model, directory)
+        if progress.history:
+            checkpointing.write_log(progress.history, directory)
         _, steps = recipe.rounds(num_batches)
         model.steps_per_execution = distribute.steps_per_execution(
             math.gcd(steps, progress.step), steps_per_execution
         )
-        # With `mixed_float16` Keras wraps it in one that scales the loss.
-        own_optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-        average = AverageValidation() if own_optimizer.use_ema else None
         checkpoint = Checkpoint(
-            directory, progress, steps, preemption, save_every, average, still_alone, keep_states
+            directory, progress, steps, preemption, save_every, still_alone, keep_states
         )
-        callbacks = [*callbacks, checkpoint, *([average] if average else [])]
+        callbacks = [*callbacks, checkpoint]
         _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, verbose)
         return progress.history
-
-
-def _require_settable_rate(
-    recipe: Recipe | FineTuning, callbacks: Sequence[keras.callbacks.Callback]
-) -> None:
-    """Raises a `ValueError` if callbacks set the learning rate and the recipe has a schedule."""
-    setters = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
-    names = [type(callback).__name__ for callback in callbacks if isinstance(callback, setters)]
-    if names and recipe.schedule != CONSTANT:
-        raise ValueError(
-            f"{format_list(names)} sets the learning rate, which needs a recipe with "
-            f"schedule={CONSTANT!r}. Received: schedule={recipe.schedule!r}"
-        )
 
 
 def _as_batches(data: Any, split: str, batch_size: int | None, seed: int | None = None) -> Any:
@@ -246,19 +246,16 @@ def _as_batches(data: Any, split: str, batch_size: int | None, seed: int | None 
                 f"Expected {split} data to be a batched tf.data.Dataset, or arrays, of (images, "
                 f"labels) or (images, labels, weights). Received: {type(data).__name__}"
             )
-        arrays = tuple(data)
-        if len({len(array) for array in arrays}) > 1:
+        counts = {len(array) for array in data}
+        if len(counts) > 1 or counts == {0}:
             raise ValueError(
-                f"Expected {split} data of as many labels as images. "
-                f"Received: arrays of shapes {[tuple(array.shape) for array in arrays]}"
+                f"Expected {split} data of at least one image and as many labels as images. "
+                f"Received: arrays of shapes {[tuple(array.shape) for array in data]}"
             )
-        if not len(arrays[0]):
-            raise ValueError(f"Expected {split} data of at least one image. Received: none")
-        for start in range(0, len(arrays[0]), BATCH_SIZE):
-            # Here their numbers are those of the arrays, which are shuffled below.
-            require_finite_images(arrays[0][start : start + BATCH_SIZE], start)
-        data = tf.data.Dataset.from_tensor_slices(arrays)
-        data = data if seed is None else data.shuffle(len(arrays[0]), seed=seed)
+        # Here the numbers of images are those of the arrays, which are shuffled below.
+        require_finite_images(data[0])
+        data = tf.data.Dataset.from_tensor_slices(tuple(data))
+        data = data if seed is None else data.shuffle(*counts, seed=seed)
         data = data.batch(batch_size)
     spec = data.element_spec
     if not isinstance(spec, tuple) or len(spec) not in (2, 3):
@@ -290,13 +287,6 @@ def _weigh_classes(
         return images, labels, weights
 
     return ResumableDataset.from_sources(lambda batches: batches.map(weigh), dataset)
-
-
-def _identity(dataset: Any) -> dict[str, Any]:
-    """What identifies the images of `vit_tf.data`, as a dict; empty for others."""
-    if getattr(dataset, "identify_names", None) is None:
-        return {}
-    return {"number": dataset.num_examples, "names": dataset.identify_names()}
 
 
 def _of_known_size(dataset: tf.data.Dataset, shape: Sequence[int | None]) -> tf.data.Dataset:
@@ -403,32 +393,14 @@ def _between(batches: Any, step: int, last: int, num_batches: int) -> tf.data.Da
     if batches_done:
         passes = skip_batches(batches, batches_done).concatenate(passes)
     if passes_done:
-        passes = _begun(batches, passes_done).concatenate(passes)
+        # Passes of which nothing is chosen, so that nothing is read: shuffles count those begun.
+        begun = tf.data.Dataset.choose_from_datasets([batches], tf.data.Dataset.range(0))
+        begun = tf.data.Dataset.range(passes_done).flat_map(lambda number: begun)
+        passes = begun.concatenate(passes)
     # TensorFlow would read on into a pass that nobody wants. The filter hides the length from
     # Keras, which would count an epoch without steps as a step.
     left = passes.take(last - step).filter(lambda *batch: True)
     return as_shard(left, batches.worker_shard) if is_shard(batches) else left
-
-
-def _begun(batches: Any, count: int) -> tf.data.Dataset:
-    """No batches, after `count` passes over them were begun, which orders of shuffles count."""
-    # Nothing is chosen from what is begun, so that nothing is read.
-    begun = tf.data.Dataset.choose_from_datasets([batches], tf.data.Dataset.range(0))
-    return tf.data.Dataset.range(count).flat_map(lambda number: begun)
-
-
-def _resume(model: keras.Model, configuration: dict, directory: str) -> checkpointing.Progress:
-    """Bring a compiled model to where the run in a folder ended; its `Progress`."""
-    checkpointing.remove_leftovers(directory)
-    checkpointing.require_own_folder(directory)
-    checkpointing.check_configuration(configuration, directory)
-    checkpointing.check_shared(directory)
-    with distribute.strategy_of(model).scope():
-        model.optimizer.build(model.trainable_variables)
-    progress = checkpointing.restore_state(model, directory)
-    if progress.history:
-        checkpointing.write_log(progress.history, directory)
-    return progress
 
 
 def _num_classes(model: keras.Model, images: tf.TensorSpec) -> int:
@@ -447,17 +419,14 @@ def _num_classes(model: keras.Model, images: tf.TensorSpec) -> int:
 def _num_batches(dataset: tf.data.Dataset) -> int:
     """Number of batches of a dataset, by its cardinality; a `ValueError` where it is not known."""
     count = int(dataset.cardinality())
-    if count > 0:
-        return count
-    received = {
-        tf.data.INFINITE_CARDINALITY: "an endless one",
-        tf.data.UNKNOWN_CARDINALITY: "one of unknown length; set it by "
-        "`train.apply(tf.data.experimental.assert_cardinality(number_of_batches))`",
-    }
-    raise ValueError(
-        "Expected train to be a dataset of finite length. "
-        f"Received: {received.get(count, 'an empty one')}"
-    )
+    if count <= 0:
+        names = {tf.data.INFINITE_CARDINALITY: "infinite", tf.data.UNKNOWN_CARDINALITY: "unknown"}
+        raise ValueError(
+            "Expected train to be a dataset of finite length, which is known or set by "
+            "`train.apply(tf.data.experimental.assert_cardinality(number_of_batches))`. "
+            f"Received: {names.get(count, count)} batches"
+        )
+    return count
 
 
 _WRONG = re.compile(r"Expected (?:labels|images) of the .*? data .*?Received: [-\w.,: ]*\w")
@@ -511,8 +480,6 @@ def checked_labels(
     def check(inputs: tf.Tensor, labels: tf.Tensor, *weights: tf.Tensor) -> tuple:
         wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= num_classes))
         received = tf.strings.reduce_join(tf.strings.as_string(wrong[:5]), separator=", ")
-        from_one = tf.reduce_all(wrong == num_classes) & tf.reduce_all(labels > 0)
-        received += tf.where(from_one, ": if they are numbered from 1, use labels - 1", "")
         right = tf.debugging.Assert(tf.equal(tf.size(wrong), 0), [expected + received])
         with tf.control_dependencies([right]):
             return inputs, tf.identity(labels), *weights

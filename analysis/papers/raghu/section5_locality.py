@@ -23,7 +23,6 @@ from ..vocabulary import (
     Figure,
     Measurement,
     Overview,
-    Results,
     SharedPass,
     StudyModel,
     between,
@@ -397,16 +396,6 @@ def _attention_sites(fields: xr.DataArray) -> dict[str, int]:
     return {site: at for at, site in enumerate(sites) if site.endswith("attention")}
 
 
-def fields_caption(models: list[StudyModel], results: Results) -> str:
-    """The caption of `FIGURE_6`."""
-    sums = all(layer.endswith("/sum") for r in results.values() for layer in layer_names(r))
-    after = ", after the sum of skip and branch" if sums else ""
-    return (
-        f"Each panel is the gradient of a layer's output at the centre position{after}, with "
-        "respect to the pixels. Fields that fill the panel are global."
-    )
-
-
 FIGURE_6 = Figure(
     paper=RAGHU,
     numbers="6 C.1 C.2 C.3",
@@ -419,7 +408,10 @@ FIGURE_6 = Figure(
     name="receptive-field-{model}",
     call='analysis.receptive_field({model}, few_images(images), channels=1, detail="sums")',
     title="Effective receptive fields",
-    caption=fields_caption,
+    caption=(
+        "Each panel is the gradient of a layer's output at the centre position, with respect to "
+        "the pixels. Fields that fill the panel are global."
+    ),
     claims=[early_fields, fields_turn_global_midway],
     quantities=[early_size],
     overview=Overview(

@@ -22,7 +22,6 @@ from ..vocabulary import (
     Measurement,
     Measurements,
     Overview,
-    Results,
     SharedPass,
     Statistic,
     StudyModel,
@@ -221,16 +220,6 @@ def localized_tokens(similarity: xr.DataArray) -> Estimate:
     return _contrast(similarity, "own_contrast")
 
 
-def localization_caption(models: list[StudyModel], results: Results) -> str:
-    """How to read the maps, and their grey patches where there are any."""
-    gaps = any(bool(result.isnull().any()) for result in results.values())
-    return (
-        "Each panel is the CKA of one token or position with every image patch. The frame marks "
-        "the patch at the position of the token. Colours span the values of all panels."
-        + (" Grey patches are identical in all images." if gaps else "")
-    )
-
-
 FIGURE_9 = Figure(
     paper=RAGHU,
     numbers="9 10 D.1 D.2 D.3",
@@ -243,7 +232,11 @@ FIGURE_9 = Figure(
     scale="CKA of tokens and patches",
     name="localization-{model}",
     title="Localization of last-layer tokens",
-    caption=localization_caption,
+    caption=(
+        "Each panel is the CKA of one token or position with every image patch. The frame marks "
+        "the patch at the position of the token. Colours span the values of all panels. Grey "
+        "patches, if there are any, are identical in all images."
+    ),
     claims=[
         own_patch,
         edge_tokens_resemble_edges,
@@ -315,12 +308,10 @@ def ridge_probe_of(model: StudyModel, tokens: str = "all") -> SharedPass:
 
 def probe_call(model: StudyModel, tokens: str) -> str:
     """The expression that gives the accuracy of ridge probes on a model, with public calls."""
-    read = "{model}"
+    read = 'analysis.engine.match_maps({model}, detail="blocks")' if model.stages else "{model}"
     detail = "blocks" if tokens == "all" else "grid"
-    arguments = f", detail={detail!r}" if not model.stages else ""
-    if model.stages:
-        read = 'analysis.engine.match_maps({model}, detail="blocks")'
-    arguments += f", tokens={tokens!r}" if tokens != "all" else ""
+    arguments = "" if model.stages else f", detail={detail!r}"
+    arguments += "" if tokens == "all" else f", tokens={tokens!r}"
     fitted = f"analysis.fit_ridge_probe({read}, fitted{arguments})".replace("'", '"')
     return f"analysis.select_l2(*map({fitted}, (validation, images)))"
 
@@ -568,33 +559,6 @@ def best_probe(accuracy: xr.DataArray) -> Estimate:
     return replace(estimate, note=f"{width} channels, {count} training images")
 
 
-def tokens_caption(models: list[StudyModel], results: Results) -> str:
-    """The caption of `FIGURE_11_LEFT`."""
-    cls = ", without CLS" if _any_prefix(models) else ""
-    return (
-        "Each point is the mean test accuracy of linear probes on single tokens of a layer, one "
-        f"for each position{cls}; the band is their range."
-    )
-
-
-def summaries_caption(models: list[StudyModel], results: Results) -> str:
-    """The caption of `FIGURE_11_RIGHT`."""
-    shown = (
-        "Test accuracy of linear probes; the line style shows the token or mean that they are "
-        "fitted on"
-    )
-    if not _any_prefix(models):
-        return f"{shown}."
-    return (
-        f"{shown}. Where the CLS token rises above the mean, it has aggregated information from "
-        "the other tokens."
-    )
-
-
-def _any_prefix(models: list[StudyModel]) -> bool:
-    return any(model.grid and model.grid.prefix for model in models)
-
-
 FIGURE_11_LEFT = Figure(
     paper=RAGHU,
     numbers="11 D.4 F.3",
@@ -607,7 +571,10 @@ FIGURE_11_LEFT = Figure(
     name="ridge-probe-tokens",
     show="analysis.plots.plot_token_probes",
     title="Linear-probe accuracy on single tokens",
-    caption=tokens_caption,
+    caption=(
+        "Each point is the mean test accuracy of linear probes on single tokens of a layer, one "
+        "for each position; the band is their range."
+    ),
     claims=[gap_tokens_classify, resnet_tokens_classify],
 )
 
@@ -631,26 +598,13 @@ FIGURE_11_RIGHT = FIGURE_11_LEFT.variant(
     name="ridge-probe-variants",
     show="analysis.plots.plot_summary_probes",
     title="Linear-probe accuracy by token pooling",
-    caption=summaries_caption,
+    caption=(
+        "Test accuracy of linear probes; the line style shows the token or mean that they are "
+        "fitted on. Where a CLS token rises above the mean, it has aggregated information from the "
+        "other tokens."
+    ),
     claims=[native_readouts_equal, pooled_tokens_plateau, gap_tokens_become_alike],
 )
-
-
-def depth_caption(models: list[StudyModel], results: Results) -> str:
-    """The caption of `FIGURE_13`."""
-    names = [name for result in results.values() for name in layer_names(result)]
-    blocks = all(name.endswith("/sum") or name in ("embedding", "root") for name in names)
-    where = "block" if blocks else "layer"
-    bars = (
-        " Bars are standard deviations over seeds."
-        if any(": seed " in label for label in results)
-        else ""
-    )
-    return (
-        "Each point is the test accuracy of a linear probe on the mean over all tokens or "
-        f"positions of one {where}'s output. Where a line rises, the {where} makes the classes "
-        f"more linearly separable.{bars}"
-    )
 
 
 FIGURE_13 = Figure(
@@ -665,7 +619,11 @@ FIGURE_13 = Figure(
     name="ridge-probe",
     show="analysis.plots.plot_ridge_probe",
     title="Linear-probe accuracy by layer",
-    caption=depth_caption,
+    caption=(
+        "Each point is the test accuracy of a linear probe on the mean over all tokens or "
+        "positions of one layer's output. Where a line rises, the layer makes the classes more "
+        "linearly separable. Bars, if there are any, are standard deviations over seeds."
+    ),
     claims=[larger_vits_have_better_middle_layers],
     quantities=[readable_from, best_probe],
     overview=Overview(

@@ -24,7 +24,6 @@ from ..vocabulary import (
     estimate_from_cka,
     group,
     lower,
-    minus,
     statistic,
     task,
     upper,
@@ -122,11 +121,11 @@ def data_hunger(similarity: xr.Dataset) -> Estimate:
             f"trained on all. Received: fractions {fractions.tolist()}"
         )
 
-    def falls(row: int) -> Estimate:
-        halves = (lambda values, half=half: half(values[row]).mean() for half in (lower, upper))
-        return minus(*(estimate_from_cka(half, similarity) for half in halves))
+    def fall(cka: np.ndarray) -> float:
+        falls = [lower(cka[row]).mean() - upper(cka[row]).mean() for row in (least, control[0])]
+        return falls[0] - falls[1]
 
-    return minus(falls(least), falls(int(control[0])))
+    return estimate_from_cka(fall, similarity)
 
 
 @claim(
@@ -163,12 +162,9 @@ def larger_models_need_data(smaller: xr.Dataset, larger: xr.Dataset) -> Estimate
         )
 
     def loss(similarity: xr.Dataset, fractions: Sequence[float]) -> Estimate:
-        rows = (fractions.index(fraction) for fraction in (1, min(shared)))
-        return minus(
-            *(
-                estimate_from_cka(lambda cka, row=row: upper(cka[row]).mean(), similarity)
-                for row in rows
-            )
+        every, least = (fractions.index(fraction) for fraction in (1, min(shared)))
+        return estimate_from_cka(
+            lambda cka: upper(cka[every]).mean() - upper(cka[least]).mean(), similarity
         )
 
     of_smaller, of_larger = map(loss, results, fractions)
@@ -194,8 +190,7 @@ def fine_tuning_keeps_first_blocks(similarity: xr.Dataset) -> Estimate:
     if count < 3:
         raise ValueError(f"Expected at least 3 blocks. Received: {count}")
     first = round(count / 3)
-    means = (lambda cka: cka[:first].mean(), lambda cka: cka[first:].mean())
-    return minus(*(estimate_from_cka(mean, similarity) for mean in means))
+    return estimate_from_cka(lambda cka: cka[:first].mean() - cka[first:].mean(), similarity)
 
 
 far_fine_tuning_keeps_first_blocks = claim(

@@ -16,7 +16,6 @@ from ..vocabulary import (
     Figure,
     Measurement,
     NotApplicable,
-    Results,
     SharedPass,
     Statistic,
     StudyModel,
@@ -26,7 +25,6 @@ from ..vocabulary import (
     group,
     layer_names,
     lower,
-    minus,
     statistic,
     task,
     upper,
@@ -96,10 +94,9 @@ def skips_diverge(similarity: xr.Dataset) -> Estimate:
     if len(pairs) < 2:
         raise ValueError(f"Expected two sites with skip and branch. Received: {len(pairs)}")
     rows, columns = pairs.T
-    halves = (
-        lambda values, half=half: half(values[rows, columns]).mean() for half in (upper, lower)
+    return estimate_from_cka(
+        lambda cka: upper(cka[rows, columns]).mean() - lower(cka[rows, columns]).mean(), similarity
     )
-    return minus(*(estimate_from_cka(half, similarity) for half in halves))
 
 
 @claim(
@@ -125,17 +122,8 @@ def masked_x_pattern(similarity: xr.Dataset) -> Estimate:
     if count < 6:
         raise ValueError(f"Expected at least 6 sublayers. Received: {count}")
     first = np.arange(count // 3)
-    partners = (count - 1 - first, np.full(len(first), count // 2))
-    means = (lambda cka, other=other: cka[first, other].mean() for other in partners)
-    return minus(*(estimate_from_cka(mean, similarity) for mean in means))
-
-
-def last_layers_caption(models: list[StudyModel], results: Results) -> str:
-    """The caption of `FIGURE_6`."""
-    cls = "of their CLS tokens and " if any(model.has_cls for model in models) else ""
-    return (
-        f"Each cell is the CKA between the last layers of two models, {cls}of all spatial tokens. "
-        "Bright cells are models with similar final representations."
+    return estimate_from_cka(
+        lambda cka: (cka[first, count - 1 - first] - cka[first, count // 2]).mean(), similarity
     )
 
 
@@ -151,7 +139,11 @@ FIGURE_6 = Figure(
     name="last-layers",
     call="analysis.last_layer_cka({models}, images)",
     title="CKA between the last layers of the models",
-    caption=last_layers_caption,
+    caption=(
+        "Each cell is the CKA between the last layers of two models: of their CLS tokens, where "
+        "they have one, and of all spatial tokens. Bright cells are models with similar final "
+        "representations."
+    ),
 )
 
 FIGURE_20 = Figure(

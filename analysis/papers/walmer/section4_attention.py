@@ -41,7 +41,6 @@ from ..vocabulary import (
     Figure,
     Measurement,
     Measurements,
-    Results,
     SharedPass,
     Statistic,
     StudyModel,
@@ -680,17 +679,6 @@ def _estimate_best_heads(
     return jackknife_over(value, np.array(without), saliency.attrs.get("examples", np.nan))
 
 
-def saliency_caption(models: list[StudyModel], results: Results) -> str:
-    """The caption of `FIGURE_5`."""
-    queries = "for the mean over all queries"
-    if any(model.has_cls for model in models):
-        queries = "for the attention of CLS and for the mean over the other queries"
-    return (
-        "Each point is a head: IoU of the object with the tokens that receive 60 % of its "
-        f"attention. Lines follow the best head of each layer, {queries}."
-    )
-
-
 FIGURE_5 = Figure(
     paper=WALMER,
     numbers="5 16",
@@ -703,6 +691,10 @@ FIGURE_5 = Figure(
     name="saliency",
     call="analysis.attention_saliency({model}, vit_tf.data.union_masks(objects))",
     title="IoU of attention and object by layer",
-    caption=saliency_caption,
+    caption=(
+        "Each point is a head: IoU of the object with the tokens that receive 60 % of its "
+        "attention. Lines follow the best head of each layer, for the attention of a CLS token and "
+        "for the mean over the other queries."
+    ),
     claims=[saliency_early, saliency_plateaus, saliency_drops],
 )

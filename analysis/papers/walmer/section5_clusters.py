@@ -29,7 +29,6 @@ from ..vocabulary import (
     Measurement,
     Method,
     Pooled,
-    Results,
     SharedPass,
     Statistic,
     StudyModel,
@@ -118,8 +117,6 @@ def masked_clusters_of(model: StudyModel, reads: str) -> Measurement:
     """Agreement with the labels of clusters of objects or parts, by features and by pixels."""
     taps = model.layers("tokens", "blocks")
     pixels = pixels_of(model, "spatial", reads, object_clustering.statistic)
-    if not pixels:
-        return statistic(reads, model, taps, object_clustering.statistic, reads=reads)
     of_tokens = statistic(
         f"{reads}_tokens", model, taps, object_clustering.statistic, reads=reads, saved=False
     )
@@ -362,22 +359,10 @@ def _purity(clusters: xr.Dataset, part: slice | np.ndarray = slice(None)) -> Est
     return accuracy_of(purity, count, name=over)
 
 
-def read_of(models: list[StudyModel]) -> str:
-    """Words for the features of each layer: CLS, the mean over all tokens, or one of each."""
-    has_cls = {model.has_cls for model in models}
-    if has_cls == {True}:
-        return "of the CLS token"
-    mean = "of the mean over all tokens or positions"
-    return f"of the CLS token or, where there is none, {mean}" if True in has_cls else mean
-
-
-def caption_of_features(caption: str) -> Callable[[list[StudyModel], Results], str]:
-    """A caption with `read_of` the models in place of `{read}`."""
-    return lambda models, results: caption.format(read=read_of(models))
-
-
 ALL = ("vit", "gap", "resnet", "mixer")
 WITH_VARIANTS = (*ALL, "larger", "masked")
+# The features that `summary` selects, in captions.
+OF_SUMMARY = "of the CLS token or, where there is none, of the mean over all tokens or positions"
 
 FIGURE_7 = Figure(
     paper=WALMER,
@@ -391,9 +376,9 @@ FIGURE_7 = Figure(
     name="clusters",
     call='analysis.clustering({model}, images, detail="blocks")',
     title="Cluster purity of images by layer",
-    caption=caption_of_features(
+    caption=(
         "Cluster purity: the share of images in the majority class of their cluster, for k-means "
-        "with as many clusters as classes on features {read}."
+        f"with as many clusters as classes on features {OF_SUMMARY}."
     ),
     claims=[clusters_deepen, masked_cls_is_semantic, supervised_most_semantic],
 )

@@ -31,7 +31,6 @@ from ..vocabulary import (
     Measurement,
     MeasureModel,
     Pooled,
-    Results,
     SharedPass,
     StudyModel,
     accuracy_of,
@@ -53,9 +52,9 @@ from ..vocabulary import (
 from . import WALMER
 from .section5_clusters import (
     ALL,
+    OF_SUMMARY,
     WITH_VARIANTS,
     blocks_of,
-    caption_of_features,
     pooled_of,
     summarised,
     summary,
@@ -193,17 +192,6 @@ def last_knn(neighbours: xr.DataArray) -> Estimate:
     return accuracy_of(accuracy.values[-1], examples, correct)
 
 
-def probe_caption(models: list[StudyModel], results: Results) -> str:
-    """The caption of `TABLE_6`."""
-    read = "the mean over all tokens or positions"
-    if any(model.has_cls for model in models):
-        read = "the CLS token or the mean over other tokens"
-    return (
-        "Each point is the test accuracy of a softmax classifier trained for 20 epochs on frozen "
-        f"features: {read}, with or without batch normalization."
-    )
-
-
 FIGURE_9 = Figure(
     paper=WALMER,
     numbers="9 28",
@@ -216,9 +204,9 @@ FIGURE_9 = Figure(
     name="knn-top-1",
     call='analysis.knn_accuracy({model}, train, images, detail="blocks")',
     title="Top-1 k-NN accuracy by layer",
-    caption=caption_of_features(
+    caption=(
         "Each point is the test accuracy of k-NN classification with k = 20 and cosine similarity "
-        "on features {read}."
+        f"on features {OF_SUMMARY}."
     ),
     claims=[knn_last_best, larger_is_better],
     quantities=[last_knn],
@@ -243,7 +231,11 @@ TABLE_6 = Figure(
     name="linear-probe",
     call='analysis.linear_probe({model}, train, images, detail="blocks")',
     title="Accuracy by layer of linear probes trained by gradient descent",
-    caption=probe_caption,
+    caption=(
+        "Each point is the test accuracy of a softmax classifier trained for 20 epochs on frozen "
+        "features, with or without batch normalization: the CLS token or the mean over the other "
+        "tokens; without CLS, the mean over all tokens or positions."
+    ),
     claims=[masked_spatial_better_than_cls],
 )
 
@@ -259,9 +251,9 @@ FIGURE_29 = Figure(
     name="retrieval",
     call='analysis.retrieval({model}, queries, database, truth, detail="blocks")',
     title="Image retrieval by layer",
-    caption=caption_of_features(
+    caption=(
         "Each point is the mean average precision of retrieval by the similarity of features "
-        "{read}: 1 if all images of the queried instance rank first."
+        f"{OF_SUMMARY}: 1 if all images of the queried instance rank first."
     ),
 )
 

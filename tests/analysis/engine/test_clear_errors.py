@@ -35,9 +35,8 @@ def test_a_single_logit_has_no_mistakes_but_gradients(images):
 def test_masks_are_no_labels(images, rng):
     inputs = keras.Input((16, 16, 3))
     model = keras.Model(inputs, LAYERS.Conv2D(4, 1)(LAYERS.Conv2D(8, 3, padding="same")(inputs)))
-    with pytest.raises(ValueError, match="segmentation masks have no one label") as error:
+    with pytest.raises(ValueError, match=r"labels of shape \(8, 16, 16\) and type int64"):
         analysis.mistakes(model, (images, rng.integers(0, 4, (8, 16, 16))))
-    assert "astype" not in str(error.value)
 
 
 def test_pytorch_modules_say_which_images_they_take(images):

@@ -10,6 +10,8 @@ from vit_tf import analysis
 from vit_tf.analysis.probes.ridge import few_shot
 from vit_tf.training.evaluation import top_k_accuracy
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 RNG = np.random.default_rng(5)
 LABELS = np.arange(24) % 3
 IMAGES = (np.eye(3)[LABELS][:, None, :, None] + RNG.normal(size=(24, 2, 3, 1))).astype("float32")

@@ -50,7 +50,7 @@ def test_models_and_images_are_prepared_with_scores_and_labels(vit):
     assert engine.prepare_labelled(vit, given, 5)[2] == 5
     with pytest.raises(ValueError, match=r"test .*without labels"):
         engine.prepare_labelled(vit, given | {"test": PIXELS}, None)
-    with pytest.raises(ValueError, match="second model comes after"):
+    with pytest.raises(ValueError, match="Expected images to be an array"):
         engine.prepare_sets(vit, {"images": vit})
     with pytest.raises(ValueError, match=r"images needs labels.*without labels"):
         engine.prepare(vit, PIXELS, labelled=True)

@@ -10,6 +10,8 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.features.conversion import as_features
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 NUM_CLASSES = 5
 RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(-1, 1, (24, 16, 16, 3)).astype("float32")

@@ -97,6 +97,7 @@ def test_a_fit_that_goes_on_adds_its_epochs(rng):
     assert other.results["cka"].epoch.values.tolist() == [5, 6]
 
 
+@pytest.mark.slow
 def test_a_restarted_training_keeps_the_records_of_earlier_epochs(rng, tmp_path):
     images, labels = rng.uniform(-1, 1, (8, 16, 16, 3)).astype("float32"), np.arange(8) % 2
     means = {"mean": lambda model, images: xr.DataArray([float(np.mean(model(images)))], dims="x")}
@@ -124,6 +125,7 @@ def test_a_restarted_training_keeps_the_records_of_earlier_epochs(rng, tmp_path)
         other.fit(images, outputs, initial_epoch=4, epochs=5, verbose=0, callbacks=[again])
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_built_is_measured_from_its_first_weights(rng):
     images, labels = rng.uniform(-1, 1, (8, 16, 16, 3)).astype("float32"), np.arange(8) % 2
     recorder, of_built = (analysis.Recorder(["cka"], images, every=3) for _ in range(2))

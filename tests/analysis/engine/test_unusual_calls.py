@@ -14,6 +14,8 @@ from vit_tf.features.conversion import facts_of
 torch = pytest.importorskip("torch", reason="torch is not installed")
 nn = torch.nn
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (12, 32, 32, 3)).astype("float32")
 LABELS = np.arange(12) % 3
 CHANNELS_FIRST = torch.tensor(IMAGES).permute(0, 3, 1, 2)

@@ -146,7 +146,7 @@ def test_a_result_of_an_untrained_copy_has_one_definition():
     vit = study_model_of(
         "ViT", "vit", "ViT", tuple(taps), model.token_grid, None, None, None, (0.5, 8), shapes=taps
     )
-    models = [vit, *baselines_of(vit, fresh=lambda: None, again=lambda: None)]
+    models = [vit, *baselines_of(vit, [lambda: None] * 2)]
     pictures, _ = plan(all_figures(), models, EVERYTHING)
     of_figures = [m for p in pictures for m in p.selection.measurements.values()]
     claims = [claim for figure in all_figures() for claim in figure.claims]

@@ -17,7 +17,8 @@ from vit_tf.analysis.figures.figure import (
     lookup_figures,
     plan,
 )
-from vit_tf.analysis.report.assemble import example_code
+from vit_tf.analysis.report.assemble import SETUP
+from vit_tf.analysis.report.printed_code import example_code
 
 
 def groups_of(models, numbers=()):
@@ -29,7 +30,7 @@ def groups_of(models, numbers=()):
 def test_every_figure_has_code_of_public_calls_with_arguments_that_they_have(models, known):
     sources = {model.name: model.name for model in models} if known else {}
     for pictures in groups_of(models):
-        code = example_code(pictures, sources, "(images,) = data.load('digits')")
+        code = example_code(pictures, sources, {("images",): "(images,) = data.load('digits')"})
         compile(code, pictures[0].name, "exec")
         called = re.findall(r"(analysis\.(?:plots\.)?\w+)\(", code)
         assert called, pictures[0].name
@@ -41,17 +42,17 @@ def test_every_figure_has_code_of_public_calls_with_arguments_that_they_have(mod
 
 
 def test_the_code_loads_the_images_that_the_figure_reads():
-    lines = [
-        "(images,) = data.load('a')",
-        "train, _ = data.few_shot('a')",
-        "(train,) = data.load('b')",
-        "objects = data.load_coco('a', 'b')",
-        "queries, database, truth = data.load_revisited('a', 'b')",
-    ]
+    setup = {
+        ("images",): "(images,) = data.load('a')",
+        ("fitted", "validation"): "fitted, validation = data.few_shot('a', 2, held_out=2)",
+        ("train",): "(train,) = data.load('b')",
+        ("objects",): "objects = data.load_coco('a', 'b')",
+        ("queries", "database", "truth"): "queries, database, truth = data.load_revisited('a')",
+    }
     wanted = {"1": [0], "13": [0, 1], "W.9": [0, 2], "W.8": [3], "W.5": [3], "W.29": [4]}
     for number, kept in wanted.items():
-        code = example_code(groups_of(user_models(), [number])[0], {}, "\n".join(lines))
-        assert [n for n, line in enumerate(lines) if line in code] == kept, number
+        code = example_code(groups_of(user_models(), [number])[0], {}, setup)
+        assert [n for n, line in enumerate(setup.values()) if line in code] == kept, number
 
 
 def test_every_figure_has_code():
@@ -59,7 +60,7 @@ def test_every_figure_has_code():
         pictures[0].figure.name
         for models in (study_models(), user_models())
         for pictures in groups_of(models)
-        if example_code(pictures, {}, "")
+        if example_code(pictures, {}, {})
     }
     assert {figure.name for figure in all_figures()} - shown == set()
 
@@ -80,7 +81,7 @@ def test_the_code_runs_and_draws(number):
         for name, model in models.items()
     ]
     pictures = groups_of(studied, [number])[0]
-    code = example_code(pictures, {}, "# models, images: the arguments of make_report")
+    code = example_code(pictures, {}, SETUP)
     plt.close("all")
     exec(code, {"models": models, "images": images})
     assert len(plt.get_fignums()) == len({picture.name for picture in pictures}), code

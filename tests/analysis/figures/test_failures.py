@@ -326,7 +326,7 @@ def test_a_picture_whose_process_ended_is_drawn_here(tmp_path):
         def result():
             raise rendering.ProcessEnded("A process that draws pictures ended with status -9")
 
-    class Processes:
+    class Process:
         @staticmethod
         def start(_):
             return Ended
@@ -334,7 +334,7 @@ def test_a_picture_whose_process_ended_is_drawn_here(tmp_path):
     figure = make_figure("good")
     picture = Picture(figure, Selection((MODEL,), {"ViT": figure.measure(MODEL)}, alone=True))
     results = {"good.vit": result().assign_attrs(key="k")}
-    drawer = Drawer(tmp_path, Processes())
+    drawer = Drawer(tmp_path, Process())
     ((_, made),) = draw([[picture]], results, tmp_path, drawer=drawer)
     assert made.panels[0].png.stat().st_size and not drawer.failures
 

@@ -116,14 +116,15 @@ def subjects():
         origin = next((m for m in actual if m.name == base_name), None)
         facts = (detail, origin, (0.9, 48))
         actual.append(
-            study_model_of(name, role, name, taps, grid, features, *facts, **first_layer(model))
+            study_model_of(name, role, name, taps, grid, features, *facts, **keras_facts(model))
         )
     return actual
 
 
-def first_layer(model):
+def keras_facts(model):
     names = ("patch_kernel", "position_embedding")
-    return {n: partial(getattr, model, n) for n in names if getattr(model, n) is not None}
+    first_layer = tuple(name for name in names if getattr(model, name) is not None)
+    return {"first_layer": first_layer, "keras_model": lambda: model}
 
 
 def batched(*arrays):
@@ -300,7 +301,7 @@ def copies_of(subject):
 
     original = dataclasses.replace(subject, keras_model=lambda: model)
     _, first, second = sorted(
-        baselines_of(original, partial(copy, 3), 0, partial(copy, 4)), key=lambda each: each.name
+        baselines_of(original, [partial(copy, 3), partial(copy, 4)]), key=lambda each: each.name
     )
     return [original, first, second]
 
@@ -397,7 +398,7 @@ def test_unsaved_inputs_of_saved_results_are_not_made_again():
     nothing = dict.fromkeys(table)
     on_disk = nothing | {"saved": "a result"}
     assert measuring._missing(table, nothing) == [unsaved, saved, fed, both]
-    assert measuring._missing(table, on_disk) == [fed, unsaved, both]
+    assert measuring._missing(table, on_disk) == [unsaved, fed, both]
     assert measuring._missing(table, on_disk | {"both": "a result"}) == [fed]
 
 

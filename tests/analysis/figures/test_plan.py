@@ -58,7 +58,7 @@ NO_SKIPS = model(
     {tap: shape for tap, shape in VIT_SHAPES.items() if not tap.endswith("/skip")},
     TokenGrid(8, 8, 1, 4),
 )
-FIRST = dataclasses.replace(VIT, name="First", patch_kernel=lambda: None)
+FIRST = dataclasses.replace(VIT, name="First", first_layer=("patch_kernel",))
 NO_POSITIONS = ["First has no known position embedding."]
 OBLONG = model("Oblong", VIT_SHAPES, TokenGrid(4, 16, 1, 4))
 

@@ -10,6 +10,8 @@ import vit_tf
 from vit_tf import analysis, edits, intervene
 from vit_tf.analysis.flow.ablation import TOGETHER
 
+pytestmark = pytest.mark.usefixtures("without_graphs")
+
 LAYERS, HEADS, WIDTH, SIDE = 2, 2, 8, 16
 
 
@@ -51,6 +53,7 @@ def bright_and_dark(count=40):
     return images.astype("float32"), labels
 
 
+@pytest.mark.usefixtures("in_graphs")
 @pytest.mark.parametrize(("layer", "head"), [(0, 1), pytest.param(1, 0, marks=pytest.mark.slow)])
 def test_the_one_head_that_carries_the_class_is_found(layer, head):
     vit = one_head_tells(layer, head)
@@ -227,7 +230,7 @@ def test_mistakes_are_told(vit, data, measure, taps, options, words):
 
 
 def test_features_that_are_no_submodel_and_labels_of_other_classes_are_refused(vit, data):
-    with pytest.raises(ValueError, match="Interventions need a submodel"):
+    with pytest.raises(ValueError, match="a submodel that returns the scores"):
         analysis.head_ablation(lambda images: {"logits": images}, data)
     heads = vit_tf.submodel(vit, "block00/*/heads", "logits")
     with pytest.raises(ValueError, match="integer labels"):

@@ -76,9 +76,9 @@ def test_models_without_patches_of_the_image_or_positions_are_refused():
     hybrid = vit_tf.HybridViT((8, 8, 3), 1, **TINY, stem_units=())
     assert bit.position_embedding is None and hybrid.position_embedding.shape == (5, 8)
     for model in (bit, hybrid):
-        with pytest.raises(ValueError, match="without an embedding of image patches"):
+        with pytest.raises(ValueError, match="model that embeds patches of the image"):
             patch_filters(model.patch_kernel)
-    with pytest.raises(ValueError, match="a model without absolute position embeddings"):
+    with pytest.raises(ValueError, match="or a model with absolute positions"):
         similarity(bit.position_embedding, bit.token_grid)
 
 

@@ -120,7 +120,7 @@ def test_counts_and_intervals(rng):
     ("labels", "message"),
     [
         ([0, 1], r"shape \(example, 2\)"),
-        ([[0, 1], [2, 2]], "two classes"),
+        ([[0, 1], [2, 2]], "different classes"),
         ([[0, 1], [2, 9]], "from 0 to 7"),
         ([[0.5, 1], [2, 3]], "integer"),
     ],

@@ -97,7 +97,7 @@ def test_windows_that_do_not_fit(sizes):
     [
         ((), "Expected a grid"),
         ((TokenGrid(2, 3, 0, 4),), "as many rows as columns"),
-        ((TokenGrid(3, 3, 0, 4),), "9 tokens.*'means' with 10"),
+        ((TokenGrid(3, 3, 0, 4),), r"known grid.*'means': \(4, 10, 3\)"),
     ],
 )
 def test_grids_that_do_not_fit(rng, grids, words):

@@ -94,7 +94,7 @@ def test_the_reach_is_a_share_of_the_longer_side_of_each_pairs_box():
         shares = analysis.correct_keypoints(distances, names, reach, "box", boxes)
         assert shares["cat"] == pytest.approx(cats) and shares["ant"] == pytest.approx(ants)
     for threshold, wrong, words in (
-        ("object", boxes, "Unknown \\w+: 'object'"),
+        ("object", boxes, "threshold='object'"),
         ("box", None, "boxes .*threshold='box'"),
         ("image", boxes, "boxes .*threshold='box'"),
         ("box", boxes[:2], "3 boxes"),
@@ -244,9 +244,13 @@ BOX = {"target_box": [0, 0, 12, 12]}
         ([BOX, {"target_box": [0, 12, 12, 12]}], {"threshold": "box"}, "not empty"),
         ([BOX, {}], {"threshold": "box"}, "target_box .*Pair 1 has none"),
         ([BOX, {"target_box": [0, 0, 12]}], {"threshold": "box"}, "target_box .*Pair 1"),
-        ([{}], {"threshold": "boxes"}, "Unknown \\w+: 'boxes'"),
-        ([{}], {"similarity": "product"}, "Unknown \\w+: 'product'"),
-        ([{"target": np.full((12, 12, 8), math.nan)}], {}, "NaN .* first in image 0"),
+        ([{}], {"threshold": "boxes"}, "threshold='boxes'"),
+        ([{}], {"similarity": "product"}, "similarity='product'"),
+        (
+            [{"target": np.full((12, 12, 8), math.nan)}],
+            {},
+            "NaN in 1 of 1 images, first in image 0",
+        ),
         ([{}], {"model": lambda images: {"colour": images * math.nan}}, "finite.*colour"),
     ],
 )

@@ -329,9 +329,7 @@ def test_lines_of_many_models_differ_in_their_style(rng):
     lines = [line for line in ax.lines if not line.get_label().startswith("_")]
     looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}
     assert len(looks) == len(lines) == 32
-    ax = None
-    for index in range(15):
-        ax = plots.plot_ridge_probe(_probe(rng), ax=ax, label=str(index))
+    ax = plots.plot_ridge_probe({str(index): _probe(rng) for index in range(15)})
     assert len({(line.get_color(), line.get_marker()) for line in ax.lines}) == 15
 
 
@@ -344,10 +342,10 @@ def test_skip_lines_require_the_prefix(rng):
 
 def test_ridge_probe_draws_every_l2_and_chooses_none(rng):
     result = _probe(rng, l2=(0.01, 1.0, 100.0))
-    ax = plots.plot_ridge_probe(result, label="ViT")
+    ax = plots.plot_ridge_probe({"ViT": result})
     assert len(ax.lines) == 3
     for line, column in zip(ax.lines, result.values.T, strict=True):
-        np.testing.assert_allclose(line.get_xdata(), np.linspace(0, 1, 6))
+        np.testing.assert_array_equal(line.get_xdata(), np.arange(6))
         np.testing.assert_array_equal(line.get_ydata(), column)
     assert _legend(ax) == ["ViT, l2 = 0.01", "ViT, l2 = 1", "ViT, l2 = 100"]
     assert len({line.get_linestyle() for line in ax.lines}) == 3
@@ -367,11 +365,11 @@ def test_ridge_probe_of_one_chosen_l2(rng):
 
 
 def test_ridge_probe_overlays_models(rng):
-    ax = plots.plot_ridge_probe(_probe(rng), label="CLS")
-    assert plots.plot_ridge_probe(_probe(rng), ax=ax, label="GAP") is ax
+    results = {"CLS": _probe(rng), "GAP": _probe(rng)}
+    ax = plots.plot_ridge_probe(results)
     assert list(_ticks(ax)) == SITES
     assert len({(line.get_color(), line.get_marker()) for line in ax.lines}) == 2
-    plots.plot_ridge_probe(_probe(rng, layers=["root", "norm"]), ax=ax, label="BiT")
+    ax = plots.plot_ridge_probe(results | {"BiT": _probe(rng, layers=["root", "norm"])})
     np.testing.assert_array_equal(ax.lines[2].get_xdata(), [0, 1])
     ax.figure.draw_without_rendering()
     assert not set(_ticks(ax)) & set(SITES)
@@ -611,7 +609,7 @@ def test_ridge_probe_of_tokens_and_seeds(tokens, seeds, heading, rng):
         result = result.where(
             (result.layer != SITES[1]) | (xr.DataArray(range(5), dims="token") < 2)
         )
-    ax = plots.plot_ridge_probe(result, label="ViT")
+    ax = plots.plot_ridge_probe({"ViT": result})
     of_tokens = result.mean("seed") if seeds else result
     of_seeds = (result.mean("token") if tokens else result).isel(l2=0)
     (line,) = [line for line in ax.lines if line.get_label() == "ViT"]
@@ -621,7 +619,7 @@ def test_ridge_probe_of_tokens_and_seeds(tokens, seeds, heading, rng):
     assert len(bands) == bool(tokens) and len(ax.containers) == (seeds > 1)
     for band in bands:
         x, y = band.get_paths()[0].vertices.T
-        for depth, values in zip(np.linspace(0, 1, 6), of_tokens.values[:, 0], strict=True):
+        for depth, values in zip(np.arange(6), of_tokens.values[:, 0], strict=True):
             ends = y[np.isclose(x, depth)].min(), y[np.isclose(x, depth)].max()
             np.testing.assert_allclose(ends, (np.nanmin(values), np.nanmax(values)))
     for bars in ax.containers:
@@ -633,17 +631,15 @@ def test_ridge_probe_of_tokens_and_seeds(tokens, seeds, heading, rng):
 def test_ridge_probe_has_no_error_bar_where_one_seed_has_a_value(rng):
     result = _seeds(rng, 3)
     result[1:, 2] = np.nan
-    ax = plots.plot_ridge_probe(result, label="ViT")
+    ax = plots.plot_ridge_probe({"ViT": result})
     caps = [line.get_ydata() for line in ax.lines if line.get_marker() == "_"]
     assert [np.flatnonzero(np.isnan(ends)).tolist() for ends in caps] == [[2], [2]]
 
 
 def test_ridge_probes_of_models_with_seeds_overlay(rng):
-    ax = None
-    for index in range(5):
-        ax = plots.plot_ridge_probe(_seeds(rng, 1 + index), ax=ax, label=str(index))
+    ax = plots.plot_ridge_probe({str(index): _seeds(rng, 1 + index) for index in range(5)})
     lines = [line for line in ax.lines if line.get_label() in "01234"]
-    assert [line.get_color() for line in lines] == [f"C{index}" for index in range(5)]
+    assert [to_hex(line.get_color()) for line in lines] == [to_hex(f"C{n}") for n in range(5)]
     assert len({line.get_marker() for line in lines}) == 5
     assert len(ax.containers) == 4
     assert _legend(ax) == list("01234")

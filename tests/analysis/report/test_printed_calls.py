@@ -75,6 +75,7 @@ def test_the_code_of_every_figure_reads_the_layers_of_the_figure(name, tmp_path)
     assert unequal == {} and count >= 8
 
 
+@pytest.mark.usefixtures("without_graphs")
 @pytest.mark.parametrize(
     ("numbers", "count"),
     [(("1", "13"), 2), pytest.param(("9", "W.7", "W.T1"), 5, marks=pytest.mark.slow)],

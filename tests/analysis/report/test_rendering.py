@@ -1,4 +1,4 @@
-"""Pictures that other processes draw: the same as here, on common scales, with their errors."""
+"""Pictures that another process draws: the same as here, on common scales, with their errors."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -8,8 +8,9 @@ from study_parts import cka_result
 
 from vit_tf.analysis.figures.rendering import (
     Drawing,
+    DrawingProcess,
     ProcessEnded,
-    Processes,
+    drawing_process,
     render,
     share_scales,
 )
@@ -21,23 +22,23 @@ LAYERS = ["embedding", "block00", "norm"]
 
 
 @pytest.fixture(scope="module")
-def processes():
-    with Processes(1) as processes:
-        yield processes
+def process():
+    with DrawingProcess() as process:
+        yield process
 
 
 def drawing(largest, path, plot=plot_cka):
     """A drawing of CKA up to `largest`."""
     result = cka_result(np.linspace(0, largest, 9).reshape(3, 3), LAYERS)
-    return Drawing(plot, {"ViT": result}, True, None, "Figure 1", path)
+    return Drawing(plot, {"ViT": result}, True, None, path)
 
 
-def test_other_processes_draw_the_same_pictures_on_the_scales_of_all(processes, tmp_path):
+def test_another_process_draws_the_same_pictures_on_the_scales_of_all(process, tmp_path):
     def drawings(name):
         paths = [tmp_path / f"{name}-{number}.png" for number in range(2)]
         return [drawing(0.5, paths[0]), drawing(1.0, paths[1]), drawing(0.9, None)]
 
-    future = processes.start(drawings("there"))
+    future = process.start(drawings("there"))
     render(drawings("here"))
     future.result()
     for number in range(2):
@@ -63,10 +64,10 @@ def test_logarithmic_colours_on_a_common_scale_keep_their_plain_ticks():
         plt.close(figure)
 
 
-def test_a_plot_that_fails_costs_no_other_picture(processes, tmp_path):
+def test_a_plot_that_fails_costs_no_other_picture(process, tmp_path):
     paths = [tmp_path / "wrong.png", tmp_path / "right.png"]
     drawings = [drawing(1.0, paths[0], plot_attention_distance), drawing(1.0, paths[1])]
-    failures = processes.start(drawings).result()
+    failures = process.start(drawings).result()
     ((path, (reason, trace)),) = failures.items()
     assert path == paths[0] and reason.startswith("It needs ") and "dims" in reason and not trace
     assert [path.name for path in tmp_path.iterdir()] == ["right.png"]
@@ -74,21 +75,16 @@ def test_a_plot_that_fails_costs_no_other_picture(processes, tmp_path):
 
 @pytest.mark.slow
 def test_a_process_that_ends_early_is_an_error(tmp_path):
-    with Processes(1) as processes:
-        processes.start([drawing(1.0, tmp_path / "first.png")]).result()
-        processes._workers[0]._process.kill()
+    with DrawingProcess() as process:
+        process.start([drawing(1.0, tmp_path / "first.png")]).result()
+        process._process.kill()
         with pytest.raises(ProcessEnded, match="ended with status -9"):
-            processes.start([drawing(1.0, tmp_path / "second.png")]).result()
-        processes.start([drawing(1.0, tmp_path / "third.png")]).result()
+            process.start([drawing(1.0, tmp_path / "second.png")]).result()
+        process.start([drawing(1.0, tmp_path / "third.png")]).result()
     assert (tmp_path / "third.png").stat().st_size
 
 
-def test_plots_of_other_packages_and_few_pictures_are_drawn_here(processes, tmp_path):
-    assert processes.start([drawing(1.0, tmp_path / "own.png", lambda result: None)]) is None
-    assert not Processes.for_pictures(8)
-
-
-def test_a_plot_that_returns_nothing_is_named():
-    drawing = Drawing(lambda result: None, {"ViT": None}, True, None, "Figure 1: CKA")
-    with pytest.raises(TypeError, match="draw of 'Figure 1: CKA' to return Matplotlib axes"):
-        drawing.figure()
+def test_plots_of_other_packages_and_few_pictures_are_drawn_here(process, tmp_path):
+    assert process.start([drawing(1.0, tmp_path / "own.png", lambda result: None)]) is None
+    with drawing_process(8) as none:
+        assert none is None

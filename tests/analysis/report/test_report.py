@@ -258,22 +258,9 @@ def test_report_replaces_the_old_one(tmp_path):
     assert _write(path, title="Another").text.count("Another") == 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"alt": " "}, "Expected a text in alt of figure 'cka'"),
-        ({"name": "two words"}, "Received: 'two words'"),
-        ({"results": ("https://example.org/x.nc",)}, "Expected a link relative to the report"),
-        ({"results": ("javascript:alert(1)",)}, "Expected a link relative to the report"),
-        ({"results": ("/tmp/x.nc",)}, "Expected a link relative to the report"),
-    ],
-)
-def test_figure_errors(tmp_path, png, changes, message):
-    with pytest.raises(ValueError, match=message):
-        _write(tmp_path / "report.html", [_figure(png, **changes)])
-
-
 def test_figures_must_be_pngs_of_different_names(tmp_path, png):
+    with pytest.raises(ValueError, match="Received: 'two words'"):
+        _write(tmp_path / "report.html", [_figure(png, name="two words")])
     with pytest.raises(ValueError, match=r"different names. Received: \['cka', 'cka'\]"):
         _write(tmp_path / "report.html", [_figure(png), _figure(png)])
     text = tmp_path / "text.png"

@@ -328,7 +328,7 @@ def test_copy_code_copies_the_code_of_its_figure(browser, report):
     browser.click(left + width / 2, top + height / 2)
     label = "document.querySelector('#figure-distance .copy').textContent"
     assert browser.value(f"new Promise((done) => setTimeout(() => done({label}), 100))") == "Copied"
-    assert browser.value("window.copiedText") == 'plot("distance")\nprint(1 < 2)'
+    assert browser.value("window.copiedText") == "plot('distance')\nprint(1 < 2)"
 
 
 @pytest.mark.slow

@@ -188,7 +188,7 @@ def sensitivity_of(x, y, batch):
     return analysis.cka_sensitivity(layers, data).sel(layer_x="x", layer_y="y")
 
 
-@pytest.mark.parametrize("batch", [32, 64])
+@pytest.mark.parametrize("batch", [pytest.param(32, marks=pytest.mark.slow), 64])
 def test_isotropic_layers_have_no_first_component(rng, batch):
     """Without the largest of 200 equal directions, CKA is what it was, for batches of any size."""
     x = rng.normal(size=(1280, 200))
@@ -199,7 +199,7 @@ def test_isotropic_layers_have_no_first_component(rng, batch):
     assert abs(result["share"].sel(part="component")) < 0.05
 
 
-@pytest.mark.parametrize("batch", [40, 160])
+@pytest.mark.parametrize("batch", [pytest.param(40, marks=pytest.mark.slow), 160])
 def test_a_component_that_dominates_is_removed_for_batches_of_any_size(rng, batch):
     """Two layers that share one direction of large variance alone."""
     shared, own = rng.normal(size=(640, 1)), rng.normal(size=(2, 640, 60))

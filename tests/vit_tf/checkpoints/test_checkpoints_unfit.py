@@ -40,9 +40,7 @@ def test_units_of_another_width_than_the_root_are_named(load):
     tensors = layouts.google_bit(width=96)
     root = "resnet/root_block/standardized_conv2d/kernel"
     tensors[root] = tensors[root][..., :64]
-    with pytest.raises(
-        ValueError, match=r"as wide as the root, 64 channels.*block1/unit01/a/.*\(1, 1, 96, 96\)"
-    ):
+    with pytest.raises(ValueError, match=r"misshapen.*block1/unit01/a/.*\(1, 1, 96, 96\)"):
         load(tensors, image_shape=(SIZE, SIZE))
     config = load(layouts.google_bit(width=96), image_shape=(SIZE, SIZE)).get_config()
     assert config["width_factor"] == 1.5
@@ -86,7 +84,7 @@ def test_options_that_cannot_be(load):
 
 
 def test_other_files(load, tmp_path):
-    with raises("'a.weight'"):
+    with raises("a.weight"):
         load({"a.weight": np.zeros(3, np.float32)})
     with raises("no such file"):
         vit_tf.load_pretrained(tmp_path / "none.npz")
@@ -106,10 +104,10 @@ def test_a_file_cannot_ask_for_a_model_larger_than_itself(load):
     with raises("misshapen"):
         load(tensors)
     tensors = layouts.timm_vit() | {f"blocks.{i}.x": np.zeros(1) for i in range(1001)}
-    with raises("1001"):
+    with raises("missing tensors"):
         load(tensors, num_heads=HEADS)
     stages = {f"resnet/block{i}/unit01/x": np.zeros(1) for i in range(1, 12)}
-    with raises("11"):
+    with raises("missing tensors"):
         load(layouts.google_bit() | stages)
     tensors = layouts.beit("cls", shared=True)
     tensors.draw("rel_pos_bias.relative_position_bias_table", 399**2 + 3, HEADS)

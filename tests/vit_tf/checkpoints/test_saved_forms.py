@@ -118,7 +118,7 @@ OTHERS = {
 def test_other_models_are_refused_for_one_reason(model, tensors, tmp_path):
     for name in OTHERS[model]:
         tensors.draw(name, WIDTH)
-    with refuses(f"of {model}, which"):
+    with refuses(f"{model}, which"):
         vit_tf.load_pretrained(write(tensors, tmp_path))
 
 
@@ -141,7 +141,7 @@ def test_real_files_of_other_models_are_refused(tmp_path):
 
 
 def test_a_name_of_the_hub_is_recognized():
-    with pytest.raises(ValueError, match="opens by 'hf://facebook/dinov2-base'"):
+    with pytest.raises(ValueError, match="'hf://OWNER/NAME' a folder on the Hugging Face hub"):
         vit_tf.load_pretrained("facebook/dinov2-base")
 
 

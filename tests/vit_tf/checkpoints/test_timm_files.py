@@ -96,8 +96,8 @@ def test_every_block_is_timms(name, size, models, written, tmp_path):
     [
         ("mae-tuned", {}, {"pooling": "cls"}, "mean of the patches.*pooling='cls'"),
         ("mae-tuned", {"qk_norm": True}, {}, "unexpected tensors.*q_norm"),
-        ("clip", {"global_pool": "avg"}, GELU, "class token.*pooling.*fc_norm"),
-        ("clip", {"reg_tokens": 2}, GELU, "registers.*reg_token"),
+        ("clip", {"global_pool": "avg"}, GELU, "unexpected tensors.*fc_norm"),
+        ("clip", {"reg_tokens": 2}, GELU, "28 positions"),
         ("clip", {"no_embed_class": True}, GELU, "class token that has a position.*25"),
         ("clip", {"qk_norm": True}, GELU, "unexpected tensors.*q_norm"),
         ("clip", {"init_values": 0.1}, GELU, "unexpected tensors.*ls1"),
@@ -180,7 +180,7 @@ def test_dinov3_in_the_names_of_its_authors(name, models, tmp_path):
     with refuses("num_heads.*3.*num_heads=2"):
         vit_tf.load_pretrained(path, num_heads=2)
     write_safetensors(path, tensors | {"rope_embed.periods": np.ones(5, "float32")})
-    with refuses("periods.*5 of 24"):
+    with refuses("periods"):
         vit_tf.load_pretrained(path)
     # Another base of the rotary positions, and keys with a bias.
     write_safetensors(path, tensors | {"rope_embed.periods": np.float32([1, 100])})

@@ -160,6 +160,7 @@ def test_cka_of_sorted_images_is_that_of_shuffled_ones():
     assert abs(found.cka[0, 1] - together) < 0.03 < abs(in_class_order - together)
 
 
+@pytest.mark.usefixtures("without_graphs")
 def test_resampled_values_come_from_all_classes():
     """The value of another image of the same class changes less than that of any image."""
     model = random_vit()
@@ -199,6 +200,7 @@ def grey_model(num_classes, class_names=None):
     return model
 
 
+@pytest.mark.usefixtures("without_graphs")
 @pytest.mark.parametrize(
     ("own", "names", "accuracy"),
     [

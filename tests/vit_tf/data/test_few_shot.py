@@ -68,7 +68,7 @@ def test_errors_name_the_class_and_the_numbers():
         ({"held_out": -1}, "Expected held_out to be an integer >= 0. Received: held_out=-1"),
         ({"seed": 0.5}, "Expected seed to be an integer >= 0"),
         ({"batch_size": 0}, "Expected batch_size to be an integer >= 1"),
-        ({"image_size": 0}, "Expected image_size to be an integer >= 1"),
+        ({"image_size": 0}, "Expected image_size to be a number of pixels"),
     ):
         with pytest.raises(ValueError, match=message):
             data.few_shot("digits", **{"shots": 1} | arguments)

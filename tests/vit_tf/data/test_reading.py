@@ -108,6 +108,7 @@ def test_random_resized_crops_follow_the_seed_and_change_with_the_epoch(photos, 
     assert not first[0] & first[1] and not first[0] & other[0]
 
 
+@pytest.mark.slow
 def test_only_the_train_split_is_cropped_at_random():
     settings = {"image_size": 8, "splits": ("train", "validation", "test"), "take": 20}
     plain, cropped = (
@@ -198,6 +199,7 @@ def test_a_corrupt_image_does_not_change_the_others(photos, cache):
     assert [image.tobytes() for image in arrays(train(photos, image_size=16))[0]] == whole
 
 
+@pytest.mark.parametrize("cache", [pytest.param(True, marks=SLOW), False], indirect=True)
 def test_corrupt_images_are_left_out_up_to_a_share(photos, cache, capfd):
     files = sorted(photos.rglob("*.jpg"))
     images, labels = arrays(data.load(photos, image_size=16, splits=("all",))[0])
@@ -227,6 +229,7 @@ def test_corrupt_images_are_left_out_up_to_a_share(photos, cache, capfd):
         read(1.0)
 
 
+@pytest.mark.usefixtures("without_xla")
 def test_a_run_goes_on_after_a_corrupt_image(photos, tmp_path):
     victim = sorted(photos.rglob("*.jpg"))[0]
     victim.write_bytes(victim.read_bytes()[:100])

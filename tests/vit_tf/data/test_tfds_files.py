@@ -10,8 +10,6 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from image_folders import arrays, encoded, photo
 from PIL import Image
-from urllib3 import HTTPSConnectionPool
-from urllib3.exceptions import MaxRetryError, NameResolutionError
 
 from vit_tf import data
 from vit_tf.data.tfds import decode_image
@@ -161,33 +159,13 @@ def offline(monkeypatch):
     monkeypatch.setattr(requests, "head", no_route)
 
 
-def pretend_prepared(folder, *names):
-    for name in names:
-        (folder / name).mkdir(parents=True)
-        (folder / name / "dataset_info.json").write_text("{}")
-
-
 def test_a_data_dir_without_the_data_set_is_reported_before_any_download(offline, tmp_path):
     start = time.monotonic()
-    missing = tmp_path / "tdfs"
-    message = rf"'fashion_mnist', not prepared in {missing} \(does not exist\), .*no route"
-    with pytest.raises(ValueError, match=message):
-        data.load("fashion_mnist", data_dir=missing)
-    assert not missing.exists()
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(ValueError, match=rf"{empty} \(prepared there: nothing\), .*no route"):
-        data.describe("fashion_mnist", data_dir=empty)
-    assert not list(empty.iterdir())
-    names = [f"many{number:02}/1.0.0" for number in range(12)]
-    pretend_prepared(tmp_path / "full", "cifar10/3.0.2", "imagenet_v2/topimages/2.0.0", *names)
-    message = (
-        r"there: cifar10/3\.0\.2, imagenet_v2/topimages/2\.0\.0, many00/1\.0\.0, .*"
-        r"many07/1\.0\.0 and 4 more\), .*amazonaws\.com cannot be reached .ConnectionError: no"
-    )
-    with pytest.raises(ValueError, match=message) as error:
-        data.load("fashion_mnist", data_dir=tmp_path / "full")
-    assert "many08" not in str(error.value) and str(error.value).count(str(tmp_path)) == 1
+    for folder in (tmp_path / "tdfs", tmp_path):
+        message = rf"'fashion_mnist', not prepared in {folder}, .*amazonaws\.com cannot .*no route"
+        with pytest.raises(ValueError, match=message):
+            data.load("fashion_mnist", data_dir=folder)
+    assert not list(tmp_path.iterdir())
     assert time.monotonic() - start < 20
 
 
@@ -214,24 +192,3 @@ def test_what_can_be_downloaded_is(photos, monkeypatch, tmp_path):
     (tmp_path / "downloads" / "train-images.gz.INFO").write_text("{}")
     with pytest.raises(ValueError, match="began fashion_mnist"):
         data.load("fashion_mnist", data_dir=tmp_path)
-
-
-def test_the_folder_of_one_data_set_is_refused_as_data_dir(offline, tmp_path):
-    pretend_prepared(tmp_path, "cifar10/3.0.2")
-    for data_dir in (tmp_path / "cifar10" / "3.0.2", tmp_path / "cifar10"):
-        message = rf"data_dir .*'cifar10'.*Received: 'cifar10'; try data_dir='{tmp_path}'$"
-        with pytest.raises(ValueError, match=message):
-            data.load("cifar10", data_dir=data_dir)
-
-
-def test_a_host_that_does_not_answer_is_reported_in_one_line(monkeypatch, tmp_path):
-    reason = NameResolutionError("a.org", HTTPSConnectionPool("a.org"), OSError("unknown"))
-    wrapped = MaxRetryError(HTTPSConnectionPool("a.org"), "/file", reason)
-
-    def head(url, **kwargs):
-        raise requests.exceptions.ConnectionError(wrapped)
-
-    monkeypatch.setattr(requests, "head", head)
-    with pytest.raises(ValueError, match=r"cannot be reached .*Failed to resolve") as error:
-        data.load("cifar10", data_dir=tmp_path)
-    assert "Max retries" not in str(error.value)

@@ -1,7 +1,6 @@
 """A grid is given as a `TokenGrid`, as a pair (rows, columns) or not at all, by one function."""
 
 import functools
-import inspect
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import xarray as xr
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
+from vit_tf.analysis.objects.dense_features import maps_of
 from vit_tf.features.tokens import as_grid
 
 GRID = TokenGrid(2, 3, 1, 8)
@@ -122,10 +122,8 @@ def test_dense_measurements_take_a_pair_for_features_with_a_grid(rng):
     with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
         analysis.label_propagation(features, [video], (4, 4))
     # The grid of maps at another depth is theirs, and maps that are not on it are told.
-    with pytest.raises(ValueError, match=r"maps of 2 rows and 4 columns. .*'map' of 4 and 2"):
-        inspect.unwrap(analysis.dense_features).__globals__["token_map"](
-            "map", tf.zeros((1, 4, 2, 3)), TokenGrid(2, 4, 0, 8)
-        )
+    with pytest.raises(ValueError, match=r"positions of TokenGrid\(rows=2.*'map': \(1, 4, 2, 3\)"):
+        maps_of(lambda images: {"map": images}, tf.zeros((1, 4, 2, 3)), TokenGrid(2, 4, 0, 8))
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ def test_logit_lens_of_a_vit_whose_encoder_is_one_layer():
     np.testing.assert_allclose(found[:, -1], model(IMAGES), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_blocks_of_stages_are_read():
     sizes = {"embed_dim": 12, "depths": (2, 2, 1), "num_heads": (2, 2, 2), "window_size": 4}
     model = models.SwinTransformerBackbone(image_shape=(32, 32, 3), patch_size=2, **sizes)
@@ -42,6 +43,7 @@ def test_blocks_of_stages_are_read():
             x = stage.downsample(x, H=stage.input_resolution[0], W=stage.input_resolution[1])
 
 
+@pytest.mark.slow
 def test_the_grid_of_tokens_whose_number_is_not_in_their_shapes():
     sizes = {"num_layers": 2, "hidden_dim": 16, "num_heads": 2, "intermediate_dim": 24}
     model = models.DINOV3Backbone(patch_size=8, image_shape=(32, 48, 3), **sizes)

@@ -132,10 +132,39 @@ def test_of_several_heads_the_vector_that_they_read_is_a_representation(heads, r
     assert {"c2", "p"} <= set(representations) <= {"c1", "c2", "p"}
 
 
+def test_class_scores_of_subclassed_models_are_no_representations(rng):
+    layers = keras.layers
+
+    class TwoHeads(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.c1 = layers.Conv2D(8, 3, 2, activation="relu", name="c1")
+            self.c2 = layers.Conv2D(8, 3, 2, activation="relu", name="c2")
+            self.c3 = layers.Conv2D(8, 3, 2, padding="same", activation="relu", name="c3")
+            self.p = layers.GlobalAveragePooling2D(name="p")
+            self.species, self.sex = layers.Dense(4, name="species"), layers.Dense(2, name="sex")
+            self.aux_hidden, self.aux = layers.Dense(5, name="h"), layers.Dense(4, name="aux")
+
+        def call(self, images):
+            first = self.c1(images)
+            aux = self.aux(self.aux_hidden(keras.ops.mean(first, (1, 2))))
+            pooled = self.p(self.c3(self.c2(first)))
+            return {"species": self.species(pooled), "sex": self.sex(pooled), "aux": aux}
+
+    model = TwoHeads()
+    model(keras.Input((16, 16, 3)))
+    assert graph_of(model).representations == ("c1", "c2", "c3", "p")
+    images = rng.normal(size=(2, 16, 16, 3)).astype("float32")
+    taps = vit_tf.submodel(model)(images)
+    expected = model.c3(model.c2(model.c1(images)))
+    np.testing.assert_allclose(taps["c3"], expected, atol=1e-6)
+    np.testing.assert_allclose(taps["p"], np.mean(expected, (1, 2)), atol=1e-6)
+
+
 def test_skips_of_a_unet_go_around_stages_that_are_read(rng):
     model = functional_unet(size=16)
-    stages = ["down_0", "down_1", "bottom", "up_1"]
-    assert [tap for tap in graph_of(model).representations if tap in stages] == stages
+    stages = ["down_0", "down_1", "bottom", "up_1", "up_0"]  # and not the map of class scores
+    assert list(graph_of(model).representations) == stages
     images = rng.normal(size=(2, 16, 16, 3)).astype("float32")
     taps = vit_tf.submodel(model)(images)
     for name in stages:
@@ -143,20 +172,74 @@ def test_skips_of_a_unet_go_around_stages_that_are_read(rng):
         np.testing.assert_allclose(taps[name], expected, atol=1e-6)
 
 
-def test_long_paths_that_join_before_the_head_are_warned_of(rng):
+def _branch(x, name, is_residual):
+    """Four stages and a pooling, with residual blocks or without."""
+    layers = keras.layers
+    for stage in range(4):
+        last = f"{name}{stage}"
+        x = layers.Conv2D(8, 3, 2, padding="same", activation="relu", name=f"{last}_conv")(x)
+        if is_residual:
+            y = layers.Conv2D(8, 3, padding="same", name=f"{last}_branch")(x)
+            x = layers.Add(name=f"{last}_sum")([x, y])
+    return layers.GlobalAveragePooling2D(name=f"{name}_pool")(x)
+
+
+@pytest.mark.parametrize("stem", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "residual", "nested"])
+def test_stages_of_several_long_paths_are_read(kind, stem, rng):
     layers, images = keras.layers, keras.Input((32, 32, 3))
+    first = layers.Conv2D(8, 3, padding="same", name="stem")(images) if stem else images
     ends = []
-    for branch in "ab":
-        x = images
-        for stage in range(4):
-            name = f"{branch}{stage}"
-            x = layers.Conv2D(8, 3, 2, padding="same", activation="relu", name=name)(x)
-        ends.append(layers.GlobalAveragePooling2D()(x))
-    model = keras.Model(images, layers.Dense(3)(layers.Concatenate(name="cat")(ends)))
-    assert graph_of(model).num_repeated == 8
+    for name in "ab":
+        if kind == "nested":
+            inner = keras.Input(first.shape[1:])
+            path = keras.Model(inner, _branch(inner, name, False), name=name)
+            ends.append(path(first))
+        else:
+            ends.append(_branch(first, name, kind == "residual"))
+    joined = layers.Concatenate(name="joined")(ends)
+    model = keras.Model(images, layers.Dense(3, name="head")(joined))
+    end = "sum" if kind == "residual" else "conv"
+    prefix = [f"{name}/{name}" if kind == "nested" else name for name in "ab"]
+    stages = [f"{name}{stage}_{end}" for name in prefix for stage in range(4)]
+    graph = graph_of(model)
+    read = [tap for tap in graph.representations if tap in stages]
+    assert sorted(read) == stages and {"joined"} <= {*graph.representations}
+    assert ("stem" in graph.representations) == stem and "head" not in graph.representations
+    if kind == "residual":
+        assert {*stages} <= {*graph.blocks}
+
     pictures = rng.normal(size=(6, 32, 32, 3)).astype("float32")
-    with pytest.warns(UserWarning, match="it has 8 blocks"):
-        vit_tf.analysis.cka(model, pictures)
-    scores = [layers.Dense(3, name=f"h{number}")(end) for number, end in enumerate(ends)]
-    two = keras.Model(images, layers.Average()(scores))
-    assert not {"h0", "h1"} & {*graph_of(two).representations}
+    taps = vit_tf.submodel(model)(pictures)
+    for stage in stages:
+        owner = model.get_layer(stage.split("/")[0]) if kind == "nested" else model
+        source = first if kind == "nested" else images
+        value = np.asarray(keras.Model(images, source)(pictures)) if stem else pictures
+        value = value if kind == "nested" else pictures
+        tensor = owner.get_layer(stage.split("/")[-1]).output
+        np.testing.assert_allclose(taps[stage], keras.Model(owner.inputs, tensor)(value), atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", [None, "softmax"])
+def test_scores_of_averaged_classifiers_are_no_representations(activation):
+    layers, images = keras.layers, keras.Input((32, 32, 3))
+    ends = [_branch(images, name, False) for name in "ab"]
+    scores = [layers.Dense(3, activation, name=f"h{i}")(end) for i, end in enumerate(ends)]
+    for joined in (layers.Average()(scores), (scores[0] + scores[1]) / 2):
+        graph = graph_of(keras.Model(images, joined))
+        stages = {f"{name}{stage}_conv" for name in "ab" for stage in range(4)}
+        assert {*graph.representations} == stages | {"a_pool", "b_pool"}
+
+
+def test_blocks_of_short_paths_are_not_opened():
+    layers, images = keras.layers, keras.Input((32, 32, 3))
+    x = layers.Conv2D(8, 3, padding="same", name="stem")(images)
+    for block in range(2):
+        small = layers.Conv2D(8, 3, 2, padding="same")(layers.Conv2D(8, 1)(x))
+        gate = layers.Dense(8, "sigmoid")(layers.GlobalAveragePooling2D(keepdims=True)(small))
+        shortcut = layers.AveragePooling2D(2)(x)
+        x = layers.Concatenate(name=f"block{block}")([small * gate, shortcut])
+    scores = layers.Dense(3, name="head")(layers.GlobalAveragePooling2D(name="pooled")(x))
+    graph = graph_of(keras.Model(images, scores))
+    assert graph.representations == ("stem", "block0", "block1", "pooled")
+    assert graph.num_repeated == 0

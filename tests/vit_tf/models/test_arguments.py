@@ -110,7 +110,11 @@ WRONG = [
         (name, {"num_heads": 5}, "multiple of num_heads.*num_heads=5")
         for name in ("ViT", "BEiT", "CLIPViT", "SigLIPViT")
     ),
-    *((name, SKIPS, "without_skips.*'block99'") for name in PLAIN if name != "BiT"),
+    *(
+        (name, SKIPS | (STEM if name == "HybridViT" else {}), "without_skips.*'block99'")
+        for name in PLAIN
+        if name != "BiT"
+    ),
     *((name, {"pooling": "max"}, "pooling.*'max'") for name in ("ViT", "BEiT")),
     *(
         (name, {"activation": "none"}, "activation.*'none'.*gelu_tanh")

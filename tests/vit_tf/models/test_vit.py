@@ -78,27 +78,3 @@ def test_prefix_tokens_are_named_in_order(vit):
     assert positions.shape == (vit.token_grid.num_tokens, 8)
     assert positions[:count].all() and not positions[count : len(vit.prefix_names)].any()
     assert positions[len(vit.prefix_names) :].all()
-
-
-def shown_shapes(model):
-    """dict from layer to the shape that the summary shows."""
-    lines = []
-    model.summary(print_fn=lines.append, line_length=120)
-    rows = [line.split("│")[1:3] for line in "\n".join(lines).splitlines() if "│" in line]
-    return {name.split()[0]: shape.strip() for name, shape in rows}
-
-
-@pytest.mark.slow
-def test_the_summary_shows_the_shapes_of_layers_and_leaves_no_trace():
-    vit = tiny("vit", (16, 16, 3))
-    layers = ("embedding", "block00", "block01", "norm")
-    expected = dict.fromkeys(layers, "(None, 5, 8)") | {"head": "(None, 5)"}
-    assert shown_shapes(vit) == expected
-    vit_tf.submodel(vit, "*")
-    nodes = [len(layer._inbound_nodes) for layer in vit.layers]
-    assert shown_shapes(vit) == expected
-    assert [len(layer._inbound_nodes) for layer in vit.layers] == nodes
-    bit = vit_tf.BiT(image_shape=(32, 32, 3), units=(1, 1), width_factor=0.5, num_classes=5)
-    shapes = shown_shapes(bit)
-    for layer, tap in (("root", "root"), ("stage2_unit01", "stage2/unit01/sum"), ("norm", "norm")):
-        assert shapes[layer] == str(tuple(vit_tf.submodel(bit, tap).output[tap].shape))

@@ -196,7 +196,7 @@ def probe(layers):
     """A probe of random weights, of the mean of 8 channels, at two strengths."""
     rng = np.random.default_rng(2)
     weights = {tap: (rng.normal(size=(1, 2, 8, 3)), rng.normal(size=(1, 2, 3))) for tap in layers}
-    return Probe(weights, np.array([0.1, 1.0]), "all", CLASSES, 8, {"prefix": 1})
+    return Probe(weights, np.array([0.1, 1.0]), "all", CLASSES, 8)
 
 
 def pixels(images):

@@ -91,7 +91,6 @@ def test_a_recipe_describes_its_layers():
     config = json.loads(json.dumps(recipe.to_config()))
     assert config["augment"][0]["class_name"] == "RandomFlip"
     assert config["augment"][0]["config"]["mode"] == "horizontal"
-    assert "augment" not in vit_tf.Recipe().to_config()
 
 
 def test_what_is_no_layer_or_mixes_weights_is_refused(examples):

@@ -29,8 +29,7 @@ class Epochs(keras.callbacks.Callback):
         self.count += 1
 
 
-@pytest.mark.parametrize("ema", [None, 0.6])
-@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("ema, restore", [(None, False), (0.6, True)])
 def test_a_run_that_a_callback_stopped_is_finished(tmp_path, ema, restore):
     def stopping():
         # No improvement is large enough: the first epoch stays the best one.

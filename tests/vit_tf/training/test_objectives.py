@@ -104,8 +104,7 @@ def trained(activation, policy, smoothing, folder):
     return model, images, labels, history["val_loss"][-1]
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("policy, smoothing", [("float32", 0.1), ("mixed_float16", 0.0)])
 def test_a_model_that_ends_in_a_softmax_is_trained_by_its_scores(policy, smoothing, tmp_path):
     twins = {}
     for activation in (None, "softmax"):

@@ -193,6 +193,7 @@ def test_what_comes_before_the_blocks_has_the_lowest_rate(part):
     assert list(layer_factors(paths, 0.5).values()) == [0.125, 0.25, 0.5, 1.0]
 
 
+@pytest.mark.usefixtures("without_xla")
 @pytest.mark.parametrize(
     "name", ["adamw", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sgd", "muon"))]
 )
@@ -256,7 +257,6 @@ def test_accumulation_needs_one_replica():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
         with pytest.raises(ValueError, match="gradient_accumulation_steps=4 on 2 replicas"):
             Recipe(gradient_accumulation_steps=4).compile(model, 9)
-    assert "gradient_accumulation_steps" not in Recipe().to_config()
     assert Recipe(gradient_accumulation_steps=2).to_config()["gradient_accumulation_steps"] == 2
 
 
@@ -274,7 +274,6 @@ def test_optimizers_of_recipes(settings, name, momentum):
     assert type(optimizer).__name__ == name and optimizer.global_clipnorm == 0.5
     assert getattr(optimizer, "momentum", None) == momentum
     assert {optimizer.weight_decay, getattr(optimizer, "adam_weight_decay", 0.3)} == {0.3}
-    assert ("optimizer" in Recipe(**settings).to_config()) == ("optimizer" in settings)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """Images with a mask of every object or part, annotated in JSON as COCO and PartImageNet are."""
 
 import json
-import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.common.names import file_error, format_list, unknown_name
+from vit_tf.common.names import file_error, format_list, lookup
 from vit_tf.data.folder import decode_file
-from vit_tf.data.imaging import MOST_PIXELS, decode_in_python
+from vit_tf.data.imaging import decode_in_python
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import (
@@ -24,7 +23,7 @@ from vit_tf.data.source import (
     Item,
     SizesDifferError,
     Source,
-    check_number,
+    check_numbers,
     checked_size,
     partition,
 )
@@ -56,8 +55,8 @@ def load_coco(
 
     Args:
         annotations: path of the JSON file.
-        images: path of the folder of images. An image that it lacks is searched for in a subfolder
-            with the name of its class, as in `n01440764/n01440764_10.JPEG`.
+        images: path of the folder of its images; a missing image is searched for in the folder of
+            its class, as in `n01440764/n01440764_10.JPEG`.
         image_size, preprocessing: as for `load`. A pixel of the resized image belongs to an object
             if the centre of the pixel does.
         batch_size: number of examples per batch. The last batch may have fewer.
@@ -80,10 +79,8 @@ def load_coco(
             unknown image or category, if a name in `categories` is unknown, if there is no object,
             if images differ in size and no size is given, or if an argument is out of range.
     """
-    check_number("batch_size", batch_size, 1)
-    check_number("seed", seed, 0)
-    if take is not None:
-        check_number("take", take, 1)
+    check_numbers(1, batch_size=batch_size, take=take)
+    check_numbers(0, seed=seed)
     size = checked_size(image_size, preprocessing)
     preprocessing = preprocessing and preprocessing.squeezed()
     content = read_annotations(annotations)
@@ -135,9 +132,6 @@ class AnnotatedImages(Source, Decoder):
         paths = [self._table[index].path for index in indices]
         sizes = [self._table[index].size for index in indices]
         return tf.data.Dataset.from_tensor_slices(((paths, sizes), indices))
-
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
-        return self
 
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
         return decode_in_python(_decode, *item)
@@ -234,24 +228,24 @@ def annotated_images(
     content: Mapping[str, Any], root: str | os.PathLike, wanted: Sequence[str] | None
 ) -> list[Annotated]:
     """The images that have objects of the wanted (super)categories: a list of `Annotated`."""
-    category_ids = _kept_categories(content["categories"], wanted)
+    kept_labels = _kept_labels(content["categories"], wanted)
     label_of = {category["id"]: i for i, category in enumerate(content["categories"])}
     size_of = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
-    for image, size in size_of.items():
-        if not all(isinstance(n, int) and n > 0 for n in size) or math.prod(size) > MOST_PIXELS:
+    for key, ids in (("image_id", size_of), ("category_id", label_of)):
+        strangers = sorted({annotation[key] for annotation in content["annotations"]} - set(ids))
+        if strangers:
             raise ValueError(
-                f"Expected sizes of at most {MOST_PIXELS} pixels. Received: {size} of image {image}"
+                f"{len(strangers)} values of {key} in the annotations are not defined in the "
+                f"file: {format_list(strangers)}"
             )
-    _require_known(content["annotations"], "image_id", size_of)
-    _require_known(content["annotations"], "category_id", label_of)
     tools = mask_tools()
     objects = {}
     for annotation in tqdm(content["annotations"], "Reading annotations", delay=1, disable=None):
-        category, image = annotation["category_id"], annotation["image_id"]
-        if category in category_ids and not annotation.get("iscrowd"):
+        label, image = label_of[annotation["category_id"]], annotation["image_id"]
+        if label in kept_labels and not annotation.get("iscrowd"):
             mask, area = _encode(annotation, size_of[image], tools)
             if area:
-                objects.setdefault(image, []).append((mask, label_of[category], area))
+                objects.setdefault(image, []).append((mask, label, area))
     if not objects:
         raise ValueError(
             f"The file has no object for categories={wanted!r}. Crowds and objects without "
@@ -273,34 +267,17 @@ def _supercategory(category: Mapping[str, Any]) -> str:
     return category.get("supercategory", category["name"])
 
 
-def _kept_categories(
+def _kept_labels(
     categories: Sequence[Mapping[str, Any]], wanted: Sequence[str] | None
-) -> set[int]:
-    """Ids of the categories that are named, themselves or by their supercategory: a set."""
+) -> Collection[int]:
+    """Positions of the categories that are named, themselves or by their supercategory."""
     if wanted is None:
-        return {category["id"] for category in categories}
-    if isinstance(wanted, str) or not wanted:
-        raise ValueError(
-            f"Expected categories to be a list of names. Received: categories={wanted!r}"
-        )
+        return range(len(categories))
     names = [{category["name"], _supercategory(category)} for category in categories]
     all_names = set().union(*names)
     for name in wanted:
-        if name not in all_names:
-            raise unknown_name("category", name, sorted(all_names))
-    pairs = zip(categories, names, strict=True)
-    return {category["id"] for category, names in pairs if names & set(wanted)}
-
-
-def _require_known(
-    annotations: Iterable[Mapping[str, Any]], key: str, ids: Collection[int]
-) -> None:
-    strangers = sorted({annotation[key] for annotation in annotations} - set(ids))
-    if strangers:
-        raise ValueError(
-            f"{len(strangers)} values of {key} in the annotations are not defined in the file: "
-            f"{format_list(strangers)}"
-        )
+        lookup("category", name, dict.fromkeys(sorted(all_names)))
+    return {label for label, own_names in enumerate(names) if own_names & set(wanted)}
 
 
 def mask_tools() -> Any:
@@ -361,8 +338,6 @@ def _decompressed(text: str) -> list[int]:
 def _find(root: str | os.PathLike, names: Sequence[str]) -> list[str]:
     """Paths of the image files of a folder; a `ValueError` names the first few that are missing."""
     root = Path(root).expanduser()
-    if not root.is_dir():
-        raise ValueError(f"Folder of images not found: {str(root)!r}")
     places = [(root / name, root / name.partition("_")[0] / name) for name in names]
     paths = [next((str(p) for p in pair if p.is_file()), "") for pair in places]
     missing = [name for name, path in zip(names, paths, strict=True) if not path]

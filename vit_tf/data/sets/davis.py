@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from vit_tf.common.names import format_list
-from vit_tf.data.files import require_file
 from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import explained
 from vit_tf.data.preprocessing import Preprocessing
@@ -98,11 +97,27 @@ def load_davis(
     """
     checked_size(None, preprocessing, (3,))
     root = Path(root).expanduser()
-    names = _names(root / "ImageSets" / year / f"{split}.txt")
+    listed = root / "ImageSets" / year / f"{split}.txt"
+    if not listed.is_file():
+        list_names = sorted(file.stem for file in listed.parent.glob("*.txt"))
+        raise ValueError(
+            f"List of videos not found: {str(listed)!r}. There are: "
+            f"{format_list(list_names) or 'none'}"
+        )
+    names = tuple(listed.read_text(encoding="utf-8").split())
     frames = [_numbered(root / "JPEGImages" / resolution / name, ".jpg") for name in names]
     masks = [_numbered(root / "Annotations" / resolution / name, ".png") for name in names]
-    for images, indices in zip(frames, masks, strict=True):
-        _check_complete(images, indices)
+    # Nothing may be missing between the first and the last number of a video.
+    for video in zip(frames, masks, strict=True):
+        count = max(int(paths[-1].stem) for paths in video) + 1
+        for paths in video:
+            missing = sorted(set(range(count)) - {int(path.stem) for path in paths})
+            if missing:
+                absent = format_list(f"{number:05}{paths[0].suffix}" for number in missing)
+                raise ValueError(
+                    "Each frame of a video needs its mask. Missing in "
+                    f"{str(paths[0].parent)!r}: {absent}"
+                )
     return DavisVideos(names, tuple(frames), tuple(masks), preprocessing)
 
 
@@ -110,7 +125,6 @@ def read_mask(path: Path) -> np.ndarray:
     """The index mask of a palette PNG: uint8 (height, width); an error names a corrupt file."""
     from PIL import Image
 
-    require_file(path)
     with explained(path, path, "a mask"), Image.open(path) as image:
         mode, indices = image.mode, np.array(image)
     if mode != "P":
@@ -121,20 +135,6 @@ def read_mask(path: Path) -> np.ndarray:
     return indices
 
 
-def _names(path: Path) -> tuple[str, ...]:
-    """The names that a text file lists, one to a line: a tuple."""
-    if not path.is_file():
-        list_names = sorted(file.stem for file in path.parent.glob("*.txt"))
-        raise ValueError(
-            f"List of videos not found: {str(path)!r}. There are: "
-            f"{format_list(list_names) or 'none'}"
-        )
-    names = tuple(path.read_text(encoding="utf-8").split())
-    if not names:
-        raise ValueError(f"The list of videos {str(path)!r} is empty")
-    return names
-
-
 def _numbered(folder: Path, suffix: str) -> tuple[Path, ...]:
     """Paths of the files of a video, in the order of their numbers: a tuple."""
     candidates = folder.glob(f"*{suffix}") if folder.is_dir() else ()
@@ -142,16 +142,3 @@ def _numbered(folder: Path, suffix: str) -> tuple[Path, ...]:
     if not paths:
         raise ValueError(f"No files 00000{suffix}, 00001{suffix}, ... in {str(folder)!r}")
     return paths
-
-
-def _check_complete(frames: Sequence[Path], masks: Sequence[Path]) -> None:
-    """Raises a `ValueError` that names what is missing between the first and the last number."""
-    count = max(int(paths[-1].stem) for paths in (frames, masks)) + 1
-    for paths in (frames, masks):
-        missing = sorted(set(range(count)) - {int(path.stem) for path in paths})
-        if missing:
-            names = format_list(f"{number:05}{paths[0].suffix}" for number in missing)
-            raise ValueError(
-                f"Each frame of a video needs its mask. Missing in {str(paths[0].parent)!r}: "
-                f"{names}"
-            )

@@ -4,7 +4,7 @@ import io
 import os
 import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,12 +12,20 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import file_error, lookup
-from vit_tf.data.files import require_small_table
+from vit_tf.common.pickles import Constructor
 from vit_tf.data.folder import decode_file
 from vit_tf.data.imaging import decode_in_python
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.reading import read_batches
-from vit_tf.data.source import Decoder, ImageSize, Indices, Item, Source, check_number, checked_size
+from vit_tf.data.source import (
+    Decoder,
+    ImageSize,
+    Indices,
+    Item,
+    Source,
+    check_numbers,
+    checked_size,
+)
 
 NAMES = ("roxford5k", "rparis6k")
 RELEVANCE = ("easy", "hard", "junk")
@@ -69,7 +77,7 @@ def load_revisited(
             iteration.
     """
     lookup("name", name, dict.fromkeys(NAMES))
-    check_number("batch_size", batch_size, 1)
+    check_numbers(1, batch_size=batch_size)
     size = checked_size(image_size, preprocessing)
     preprocessing = preprocessing and preprocessing.squeezed()
     if size is None:
@@ -84,7 +92,7 @@ def load_revisited(
         boxes = [EVERYTHING] * len(query_names)
     parts = ((query_names, boxes), (database_names, [EVERYTHING] * len(database_names)))
     queries, database = (
-        _batches(_paths(folder / "jpg", names), boxes, size, batch_size, preprocessing)
+        _batches(folder / "jpg", names, boxes, size, batch_size, preprocessing)
         for names, boxes in parts
     )
     return queries, database, truth
@@ -104,8 +112,6 @@ def read_truth(path: str | os.PathLike) -> tuple[list[str], list[str], list[dict
             "Expected a dict of imlist, qimlist and gnd, with the bbx, easy, hard and junk of each "
             f"query. Received: {str(path)!r} ({type(error).__name__}: {error})"
         ) from error
-    if not query_names or not database_names:
-        raise ValueError(f"{str(path)!r} lists no queries or no database images")
     return query_names, database_names, truth
 
 
@@ -122,16 +128,6 @@ def _entry(name: str, entry: Any, count: int) -> dict[str, Any]:
             raise ValueError(f"{relevance} of {name} beyond the {count} images of imlist")
         query[relevance] = numbers
     return query
-
-
-def _paths(folder: str | os.PathLike, names: Sequence[str]) -> list[str]:
-    paths = [os.path.join(folder, f"{name}.jpg") for name in names]
-    missing = [path for path in paths if not os.path.isfile(path)]
-    if missing:
-        raise ValueError(
-            f"{len(missing)} of {len(paths)} images are missing, such as {', '.join(missing[:5])}"
-        )
-    return paths
 
 
 class CroppedFiles(Source, Decoder):
@@ -152,9 +148,6 @@ class CroppedFiles(Source, Decoder):
     def read(self, split: str, indices: Indices) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(((self._paths, self._boxes), indices))
 
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
-        return self
-
     def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
         return decode_in_python(_decode, *item)
 
@@ -166,13 +159,20 @@ def _decode(path: bytes, box: np.ndarray) -> np.ndarray:
 
 
 def _batches(
-    paths: list[str],
+    folder: Path,
+    names: Sequence[str],
     boxes: Sequence,
     size: tuple[int, int],
     batch_size: int,
     preprocessing: Preprocessing | None,
 ) -> tf.data.Dataset:
     """Batches of (images, numbers) of image files, each cropped to its box."""
+    paths = [str(folder / f"{name}.jpg") for name in names]
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(paths)} images are missing, such as {', '.join(missing[:5])}"
+        )
     source = CroppedFiles(paths, np.array(boxes, float), size)
     numbers = np.arange(len(paths), dtype=np.int32)
     return read_batches(source, "test", numbers, size, batch_size, preprocessing=preprocessing)
@@ -191,8 +191,6 @@ def crop(image: np.ndarray, box: np.ndarray, path: str) -> np.ndarray:
     return image[top:bottom, left:right]
 
 
-# The values of a pickle are counted as often as held; Oxford and Paris have less than a million.
-MOST_VALUES = 2**26
 # Numbers of one type, in NumPy's letters, with or without a byte order: no objects, no records.
 NUMBERS = re.compile(r"[<>=|]?[biuf][1248]")
 
@@ -204,11 +202,9 @@ def load_plain_pickle(path: str | os.PathLike) -> Any:
     and numbers, and these names stand for functions of this file that make nothing but numbers.
     """
     try:
-        # From bytes in memory, of which a pickle cannot ask for more than there are.
-        stream = io.BytesIO(Path(path).read_bytes())
-        require_small_table(stream)
         # Python 2 wrote the bytes of arrays as text, which only this encoding gives back.
-        return _unwrapped(_Unpickler(stream, encoding="latin1").load(), {})[0]
+        stream = io.BytesIO(Path(path).read_bytes())
+        return _with_arrays(_Unpickler(stream, encoding="latin1").load())
     except Exception as error:  # a corrupt pickle makes the unpickler raise anything
         raise ValueError(
             "Expected a pickle of dicts, lists, text, numbers and NumPy arrays. "
@@ -217,26 +213,13 @@ def load_plain_pickle(path: str | os.PathLike) -> Any:
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> "_Name":
+    def find_class(self, module: str, name: str) -> Constructor:
         """A stand-in for what NumPy writes for arrays and numbers; an error for other names."""
         # NumPy 2 renamed the package that older files name.
         qualified_name = f"{module.replace('numpy._core.', 'numpy.core.')}.{name}"
         if qualified_name not in STAND_INS:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return _Name(STAND_INS[qualified_name])
-
-
-class _Name:
-    """A function that a pickle can call, and can do nothing else with."""
-
-    def __init__(self, function: Callable):
-        self.function = function
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
-
-    def __setstate__(self, state: Any) -> NoReturn:
-        raise pickle.UnpicklingError("it sets the state of a function")
+        return Constructor(STAND_INS[qualified_name])
 
 
 class _Dtype:
@@ -265,28 +248,11 @@ class _Array:
         self.values = values.reshape(shape, order="F" if columns_first else "C").copy()
 
 
-def _from_buffer(data: Any, dtype: "_Dtype", shape: Any, order: Any) -> np.ndarray:
-    """An array, as protocol 5 writes it."""
-    return np.frombuffer(data, dtype.dtype).reshape(shape, order=order).copy()
-
-
-def _scalar(dtype: "_Dtype", data: Any) -> int | float | bool:
-    """A number, from its bytes."""
-    return np.frombuffer(_encode(data, "latin1"), dtype.dtype, count=1)[0].item()
-
-
 def _encode(text: str | bytes, encoding: str) -> bytes:
     """The bytes that protocol 2 holds as text; bytes as they are."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
     return text if isinstance(text, bytes) else text.encode("latin1")
-
-
-def _no_bytes(*arguments: object) -> bytes:
-    """No bytes, which protocols below 3 hold as a call of `bytes()`, as in arrays of nothing."""
-    if arguments:
-        raise pickle.UnpicklingError("it calls bytes")
-    return b""
 
 
 def _refuse(*arguments: object) -> NoReturn:
@@ -295,36 +261,30 @@ def _refuse(*arguments: object) -> NoReturn:
 
 STAND_INS = {
     "numpy.core.multiarray._reconstruct": _Array,
-    "numpy.core.multiarray.scalar": _scalar,
-    "numpy.core.numeric._frombuffer": _from_buffer,
+    # A number, from its bytes.
+    "numpy.core.multiarray.scalar": lambda dtype, data: np.frombuffer(
+        _encode(data, "latin1"), dtype.dtype, count=1
+    )[0].item(),
+    # An array, as protocol 5 writes it.
+    "numpy.core.numeric._frombuffer": lambda data, dtype, shape, order: (
+        np.frombuffer(data, dtype.dtype).reshape(shape, order=order).copy()
+    ),
     "numpy.ndarray": _refuse,
     "numpy.dtype": _Dtype,
     "_codecs.encode": _encode,
-    "__builtin__.bytes": _no_bytes,
+    # No bytes, which protocols below 3 hold as a call of `bytes()`, as in arrays of nothing.
+    "__builtin__.bytes": lambda: b"",
 }
 
 
-def _unwrapped(value: object, done: dict[int, tuple]) -> tuple[object, int]:
-    """The value with NumPy arrays instead of what stands for them, and how many values it holds.
-
-    A pickle of a kilobyte can hold the same list so often that its values are without number.
-    """
-    if id(value) in done:
-        return done[id(value)]
-    if isinstance(value, _Array) and value.values is not None:
-        result = value.values, 1
-    elif isinstance(value, dict):
-        pairs = [(_unwrapped(key, done), _unwrapped(item, done)) for key, item in value.items()]
-        count = 1 + sum(key[1] + item[1] for key, item in pairs)
-        result = {key[0]: item[0] for key, item in pairs}, count
-    elif isinstance(value, (list, tuple)):
-        items = [_unwrapped(item, done) for item in value]
-        result = type(value)(item for item, _ in items), 1 + sum(count for _, count in items)
-    elif value is None or isinstance(value, (str, bytes, int, float, np.ndarray)):
-        result = value, 1
-    else:
-        raise pickle.UnpicklingError(f"it holds a {type(value).__name__}")
-    if result[1] > MOST_VALUES:
-        raise pickle.UnpicklingError(f"it holds more than {MOST_VALUES} values")
-    done[id(value)] = result
-    return result
+def _with_arrays(value: Any) -> Any:
+    """The value with NumPy arrays instead of what stands for them."""
+    if isinstance(value, _Array):
+        return value.values
+    if isinstance(value, dict):
+        return {key: _with_arrays(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_with_arrays, value))
+    if value is None or isinstance(value, (str, bytes, int, float, np.ndarray)):
+        return value
+    raise pickle.UnpicklingError(f"it holds a {type(value).__name__}")

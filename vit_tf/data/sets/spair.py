@@ -10,11 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import file_error, format_list, lookup
-from vit_tf.data.files import require_file
 from vit_tf.data.folder import decode_file
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.resizing import resize_image, scale_values
-from vit_tf.data.source import ImageSize, check_number, checked_size
+from vit_tf.data.source import ImageSize, check_numbers, checked_size
 
 SPLITS = ("trn", "val", "test")
 SIZES = ("large", "small")
@@ -72,9 +71,8 @@ def load_spair(
     """
     lookup("split", split, dict.fromkeys(SPLITS))
     lookup("size", size, dict.fromkeys(SIZES))
-    if pairs_per_category is not None:
-        check_number("pairs_per_category", pairs_per_category, 1)
-    check_number("seed", seed, 0)
+    check_numbers(1, pairs_per_category=pairs_per_category)
+    check_numbers(0, seed=seed)
     longer, wider = checked_size(image_size, preprocessing, (3,)) or (None, None)
     if longer != wider:
         raise ValueError(
@@ -137,7 +135,6 @@ def _draw(lines: list[str], count: int | None, seed: int) -> list[str]:
 def _annotation(path: Path) -> dict[str, Any]:
     """What the JSON file of a pair says: a dict, with keypoints as arrays of shape (point, 2)."""
     try:
-        require_file(path)
         pair = json.loads(path.read_text(encoding="utf-8"))
         wanted = [f"{short}_{field}" for short in SIDES.values() for field in ("imname", "kps")]
         missing = [key for key in ("category", *wanted) if key not in pair]

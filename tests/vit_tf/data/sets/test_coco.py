@@ -324,7 +324,7 @@ def test_missing_files_are_named(tmp_path):
         (files[1] / f"{number:012}.png").unlink()
     with pytest.raises(ValueError, match=r"7 of 8 .*: 000000000001.png, .*, 0+7.png$"):
         data.load_coco(*files)
-    with pytest.raises(ValueError, match=r"images not found.*nowhere"):
+    with pytest.raises(ValueError, match=r"8 of 8 annotated images are not in .*nowhere"):
         data.load_coco(files[0], tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"path of a COCO JSON file.*nowhere"):
         data.load_coco(tmp_path / "nowhere", files[1])
@@ -347,7 +347,6 @@ def test_arguments_out_of_range_are_refused(tmp_path):
         ({"image_size": 4, "take": 0}, "take"),
         ({"image_size": 4, "seed": -1}, "seed"),
         ({"image_size": 4, "batch_size": 0}, "batch_size"),
-        ({"image_size": 4, "categories": "dog"}, "list of names.*'dog'"),
         ({"image_size": 4, "categories": ["dgo"]}, "Did you mean dog"),
         ({"image_size": 4, "categories": ["cat"]}, r"no object for categories=\['cat'\]"),
         ({}, r"image_size to be given.*\(4, 4\), \(4, 5\)"),
