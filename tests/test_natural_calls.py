@@ -140,7 +140,7 @@ CALLS = [
     ("mobilenet", lambda m, d: A.cka(m, d.pixels), None),
     ("vit", lambda m, d: A.cka("vit-cls-cifar10", d.floats), None),
     ("vit", lambda m, d: A.cka("vit-cls-cifar1", d.floats), "Did you mean 'vit-cls-cifar10'"),
-    ("vit", lambda m, d: A.cka("nowhere.keras", d.floats), "File not found"),
+    ("vit", lambda m, d: A.cka("nowhere.keras", d.floats), "no such file"),
     ("vit", lambda m, d: A.cka(m, d.floats, layers="block*/mlp/sum"), None),
     ("vit", lambda m, d: A.cka(m, d.floats, layers="pooled"), None),
     ("vit", lambda m, d: A.cka(m, d.floats, layers=["embedding", "norm"]), None),

@@ -268,10 +268,8 @@ KINDS = {
     "stitched": Kind("blocks on a known grid", _lens),
     "scored": Kind("representations", _Model.representations, True, is_detailed=True),
     "patching": Kind("blocks of tokens on a known grid", _patching, with_scores=True),
-    "maps": Kind("maps through its depth, as convolutions make them", _maps),
-    "class_maps": Kind(
-        "maps through its depth, as convolutions make them", _maps, with_scores=True
-    ),
+    "maps": Kind("convolutional feature maps", _maps),
+    "class_maps": Kind("convolutional feature maps", _maps, with_scores=True),
     "embedding": Kind("tokens on a known grid", _replaced_tokens, True, is_detailed=True),
     "attention": Kind("attention weights", _attention),
     "class_attention": Kind("attention weights", _attention, with_scores=True),
@@ -281,7 +279,7 @@ KINDS = {
     "block_heads": Kind("heads of this block", _block_heads),
     "skips": Kind("separate skips and branches", _skips),
     "ablated_skips": Kind("separate skips and branches", _ablated_skips, with_scores=True),
-    "norms": Kind("norms of blocks", _norms),
+    "norms": Kind("norms of sublayers", _norms),
     "scores": Kind("scores", lambda model: [], with_scores=True),
 }
 

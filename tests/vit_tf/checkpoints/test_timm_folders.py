@@ -142,7 +142,7 @@ def test_a_bare_file_is_of_the_shape_that_is_given(architecture, fields, options
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architecture": "resnet50"}, "architecture='resnet50'"),
+        ({"architecture": "resnet50"}, "architecture 'resnet50'"),
         ({"model_args": {"norm_layer": "rmsnorm"}}, "'norm_layer'"),
         ({"model_args": {"global_pool": "max"}}, "global_pool.*'max'"),
         ({"model_args": {"act_layer": "relu"}}, "act_layer.*'relu'"),

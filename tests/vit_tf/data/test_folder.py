@@ -142,9 +142,12 @@ def test_label_files_next_to_a_folder_have_its_name(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a.txt": "0.png x\n1.png y", "b.txt": "0.png x"}, r"without 1\.png"),
+        (
+            {"a.txt": "0.png x\n1.png y", "b.txt": "0.png x"},
+            r"lists no class for 1 of 2 images: 1\.png",
+        ),
         ({"a.txt": "0.png x\n1.png y", "b.csv": "0,x\n1,x"}, r"one text file.*'a.txt', 'b.csv'"),
-        ({"a.txt": "0.png x\n1.png"}, r"class of each of 2 images.*a\.txt', without 1\.png"),
+        ({"a.txt": "0.png x\n1.png"}, r"a\.txt' lists no class for 1 of 2 images: 1\.png"),
         ({"a.txt": "1\n2\n"}, r"a\.txt' start at 1.*meta\.mat"),
     ],
 )

@@ -189,7 +189,7 @@ def test_states_hold_the_values_at_their_times_though_they_are_written_later(tmp
 def test_files_of_the_user_are_not_replaced_by_a_run(tmp_path, files, is_refused):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    raises = pytest.raises(ValueError, match=f"with {next(iter(files))}, which no run wrote")
+    raises = pytest.raises(ValueError, match=f"holds {next(iter(files))}, which no run wrote")
     with raises if is_refused else contextlib.nullcontext():
         checkpointing.check_configuration({}, str(tmp_path))
 

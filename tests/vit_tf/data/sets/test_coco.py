@@ -289,8 +289,8 @@ def first(part, **changes):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (first("annotations", image_id=77), "image_id .* 1 others, 77"),
-        (first("annotations", category_id=3), "category_id .* 1 others, 3"),
+        (first("annotations", image_id=77), "1 values of image_id .*: 77"),
+        (first("annotations", category_id=3), "1 values of category_id .*: 3"),
         (first("annotations", segmentation={"size": [9, 8], "counts": [72]}), r"annotation 100 .*"),
         (first("annotations", segmentation={"size": [8, 9], "counts": [7]}), "runs of 7 pixels"),
         (first("annotations", segmentation={"size": [8, 9], "counts": "34"}), "runs of 7 pixels"),
@@ -301,7 +301,7 @@ def first(part, **changes):
         ),
         (first("annotations", segmentation=[0, 0, 8, 0, 8, 8]), "polygons or run lengths"),
         (first("images", height=9, width=8), r"size that is annotated, \(9, 8\)"),
-        (entry(annotations=[]), "Received: none"),
+        (entry(annotations=[]), "has no object"),
         (entry(categories="none"), "a list 'categories'"),
         (first("images", file_name=None), "file_name"),
     ],
