@@ -339,7 +339,7 @@ def partition(
         split, indices = selection[name]
         if not len(indices):
             raise ValueError(
-                f"The {name} split is empty, as that of a folder of one image: take no images of it"
+                f"Expected examples in the {name} split. Received: none (a folder of one image?)"
             )
         if size > len(indices):
             raise ValueError(

@@ -63,7 +63,7 @@ def with_mistake(model):
     ],
 )
 def test_an_error_names_the_figure_or_the_claim(changes, words):
-    with pytest.raises(ValueError, match="Unknown|Two") as error:
+    with pytest.raises(ValueError, match=r"Unknown|Two") as error:
         check_figures([replace(PLAIN, **changes)])
     assert [word for word in words if word not in str(error.value)] == []
 
