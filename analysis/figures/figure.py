@@ -485,9 +485,9 @@ def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
     figures = all_figures()
     numbers = [str(number) for number in numbers]
     all_numbers = list(dict.fromkeys(number for figure in figures for number in figure.choices))
-    unknown = [number for number in numbers if number not in (MAIN, ALL, *all_numbers)]
-    if unknown:
-        raise unknown_name("figure", ", ".join(unknown), all_numbers)
+    for number in numbers:
+        if number not in (MAIN, ALL, *all_numbers):
+            raise unknown_name("figure", number, all_numbers)
     every = not numbers or MAIN in numbers or ALL in numbers
     return [f for f in figures if every or set(numbers) & set(f.choices)]
 

@@ -113,7 +113,7 @@ def head_ablation(
         model, images, kind="heads", layers=layers, detail=detail, scores=scores, labelled=True
     )
     scores = score_layer(features, scores)
-    shapes = require_submodel(features, scores)
+    shapes = layers_to_edit(features, scores)
     if unlike := {layer: shape for layer, shape in shapes.items() if len(shape) != 3}:
         raise ValueError(
             "Expected outputs of heads of shape (token, head, channel) for each example. "
@@ -221,7 +221,7 @@ def skip_ablation(
     scores = score_layer(features, scores)
     # The taps that are set to zero together, by layer and path.
     removed: dict[tuple[str, str], list[str]] = {}
-    for tap in require_submodel(features, scores):
+    for tap in layers_to_edit(features, scores):
         site, _, path = tap.rpartition("/")
         if path in ("skip", "branch") and site:
             layer = re.sub(OF_SUBLAYERS, "", site) if whole_blocks else site
@@ -330,7 +330,7 @@ def token_ablation(
         model, images, kind="embedding", layers=layers, detail=detail, scores=scores, labelled=True
     )
     scores = score_layer(features, scores)
-    shapes = require_submodel(features, scores)
+    shapes = layers_to_edit(features, scores)
     # The layer of tokens has two axes, and attention weights, by which tokens are ranked, three.
     weights = [layer for layer, shape in shapes.items() if len(shape) == 3]
     tokens = [layer for layer, shape in shapes.items() if len(shape) == 2]
@@ -497,7 +497,7 @@ def activation_patching(
     (features, *others), _ = prepare_images(models, {}, scores=[scores] * len(models))
     other_model = others[0] if others else features
     scores = score_layer(features, scores)
-    shapes = require_submodel(features, scores)
+    shapes = layers_to_edit(features, scores)
     counts = [shape[0] for shape in shapes.values() if len(shape) == 2 and shape[0] is not None]
     if len(set(counts)) > 1 or len(counts) < len(shapes):
         raise ValueError(
@@ -750,12 +750,12 @@ def replacement_of(replacement: str, tap: str, means: Mapping[str, tf.Tensor] | 
     return edits.zero if replacement == ZERO else edits.resampled()
 
 
-def require_submodel(features: Features, scores: str) -> dict[str, Shape]:
-    """The shapes of the layers to intervene at, all but the scores, without the example axis."""
-    if scores not in features.facts.layers or len(features.facts.layers) < 2:
+def layers_to_edit(features: Features, scores: str) -> dict[str, Shape]:
+    """The shapes, without the example axis, of all layers but the scores."""
+    facts = features.facts
+    if scores not in facts.layers or len(facts.layers) < 2:
         raise ValueError(
             f"Expected a submodel that returns the scores, {scores!r}, and at least one layer "
-            f"to intervene at. Received: {format_list(features.facts.layers)}"
+            f"to intervene at. Received: {format_list(facts.layers)}"
         )
-    facts = features.facts
     return {layer: facts.shapes[layer] for layer in facts.layers if layer != scores}

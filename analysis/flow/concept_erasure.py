@@ -31,7 +31,7 @@ from ..engine.results import ALL, SPATIAL, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
 from ..statistics.intervals import t_interval
-from .ablation import CHANGES, as_table, effects_statistic, measure_effects, require_submodel
+from .ablation import CHANGES, as_table, effects_statistic, layers_to_edit, measure_effects
 
 CLASS, COLOUR, POSITION, COLUMN = "class", "colour", "position", "column"
 CONCEPT, RANDOM = "concept", "random"
@@ -144,7 +144,7 @@ def concept_erasure(
         labelled=True,
     )
     scores = score_layer(features, scores)
-    shapes = require_submodel(features, scores)
+    shapes = layers_to_edit(features, scores)
     columns = None
     if isinstance(concept, str):
         if concept not in (CLASS, COLOUR, POSITION):
@@ -233,9 +233,9 @@ def _fit_layers(
                 held_out_r_squared(parts, of_concept, l2),
                 max(eraser.read.shape[1] for eraser in of_concept),
             )
-    columns = np.array(list(probed.values())).T
+    columns = zip(*probed.values(), strict=True)
     variables = {
-        name: variable("intervention", column, words)
+        name: variable("intervention", list(column), words)
         for (name, words), column in zip(PROBED.items(), columns, strict=True)
     }
     return maps, as_table(variables, {}, probed, ("layer", "tokens"))

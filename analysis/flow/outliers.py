@@ -35,10 +35,10 @@ from .ablation import (
     REPLACEMENTS,
     RESAMPLE,
     effects_statistic,
+    layers_to_edit,
     means_to_insert,
     measure_effects,
     replacement_of,
-    require_submodel,
 )
 
 OUTLIER, ORDINARY, PREFIX = "outlier", "ordinary", "prefix"
@@ -377,7 +377,7 @@ def outlier_roles(
         model, images, kind="patching", layers=layers, detail=detail, scores=scores, labelled=True
     )
     scores = score_layer(features, scores)
-    read_layers = list(require_submodel(features, scores))
+    read_layers = list(layers_to_edit(features, scores))
     grid = require_grid(features, None)
     if outliers is None:
         tokens = keep(features, ("tokens", *read_layers), lambda: features.select(read_layers))

@@ -68,7 +68,7 @@ def knn_accuracy(
     list of neighbours. If training images are equally near, the earlier image is used. If classes
     have equal votes, the lower label wins.
 
-    The pass stores the features of the test images, of shape (layer, test image, channel), with 16
+    The pass stores the features of the test images, of shape (layer, test image, channel), with 20
     bytes for each number, and compares at most 4,096 of them with a batch at once.
 
     Args:
@@ -252,10 +252,12 @@ class Searched(NamedTuple):
 
     Attributes:
         directions: features at length 1, float64 (test image, channel).
+        rounded: the same in float32.
         limits: the float32 product above which a training image may be a neighbour (test image,).
     """
 
     directions: Any
+    rounded: Any
     limits: Any
 
 
@@ -282,7 +284,7 @@ def knn_statistic(
     require_labels(tested.labels, num_classes, "test")
     unlimited = np.full(len(tested.labels), -np.inf, np.float32)
     state = {
-        layer: Searched(directions, unlimited)
+        layer: Searched(directions, directions.astype(np.float32), unlimited)
         for layer, directions in directions_of(tested.layers).items()
     }
 
@@ -405,8 +407,7 @@ def _nearest_of_batch(
     count = searched.directions.shape[0]
 
     def search_rows(start: int, size: int) -> dict[str, tf.Tensor]:
-        block = tf.cast(searched.directions[start : start + size], tf.float32)
-        products = tf.matmul(block, rounded, transpose_b=True)
+        products = tf.matmul(searched.rounded[start : start + size], rounded, transpose_b=True)
         nearer = tf.reduce_max(products, axis=1) > searched.limits[start : start + size]
         image = tf.cast(tf.where(nearer)[:, 0], tf.int32) + start
         directions = tf.gather(searched.directions, image)

@@ -351,7 +351,7 @@ def warn_of_missed_blocks(name: str, graph: ModelGraph) -> None:
             f"{name!r} has {graph.num_repeated} blocks, but {len(graph.representations)} layers "
             "are found as representations, because later layers also read other outputs: select "
             "layers with layers=",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 
