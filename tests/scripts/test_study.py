@@ -230,12 +230,9 @@ def test_list_names_every_figure(study, capsys):
         assert ",".join(figure.choices) in listed and figure.shows in listed
 
 
-def test_an_error_names_each_figure_once():
-    with pytest.raises(ValueError, match=r"Received: 99$") as caught:
+def test_a_figure_that_is_no_known_one_is_an_error():
+    with pytest.raises(ValueError, match=r"Expected figures to be a known name.*Received: '99'$"):
         lookup_figures(["1", "99"])
-    named = re.search(r"among (.*)\. Received", str(caught.value))[1].split(", ")
-    assert len(named) == len(set(named))
-    assert set(named) == {number for figure in all_figures() for number in figure.choices}
 
 
 @pytest.fixture
