@@ -52,15 +52,14 @@ def file_error(error: Exception, path: object) -> str:
 
 
 def unknown_name(what: str, received: object, known: Iterable) -> ValueError:
-    """The `ValueError` for a name that is not in a list: expected, received and near matches."""
+    """The `ValueError` for a name that is not in a list, with near matches."""
     known = [str(name) for name in known]
     near = near_names(str(received), known)
-    hint = "near matches" if near else "there are"
-    hidden = without_password(received) if isinstance(received, str) else received
-    return ValueError(
-        f"Expected {what} to be a known name ({hint}: {format_list(near or known)}). "
-        f"Received: {hidden!r}"
+    hint = (
+        f"Did you mean {format_list(near)}?" if near else f"Expected one of: {format_list(known)}"
     )
+    hidden = without_password(received) if isinstance(received, str) else received
+    return ValueError(f"Unknown {what}: {hidden!r}. {hint}")
 
 
 def near_names(received: str, known: Iterable) -> list[str]:
@@ -115,7 +114,7 @@ def match(patterns: Iterable, names: Iterable) -> tuple[str, ...]:
     """The names that fit any of the patterns; a ValueError for a pattern that fits none."""
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            raise unknown_name("tap pattern", pattern, names)
+            raise unknown_name("layer or pattern", pattern, names)
     return tuple(n for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns))
 
 
@@ -140,15 +139,14 @@ def as_names(names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def as_sizes(
-    name: str, sizes: Iterable, form: str, counts: Container | None = None, least: int = 1
+    name: str, sizes: Iterable, form: str, counts: Container | None = None
 ) -> tuple[int, ...]:
-    """Whole numbers from `least` on as a tuple, of `counts`; a ValueError expects the `form`."""
+    """Whole numbers above 0 as a tuple, of `counts`; a ValueError expects the `form`."""
     try:
         integers = tuple(operator.index(size) for size in sizes)
     except TypeError:
-        integers = None
-    few = integers is not None and counts is not None and len(integers) not in counts
-    if integers is None or few or min(integers, default=least) < least:
+        integers = (0,)  # which is refused
+    if (counts is not None and len(integers) not in counts) or min(integers, default=1) < 1:
         raise ValueError(f"Expected {name} to be {form}. Received: {name}={sizes!r}")
     return integers
 

@@ -79,10 +79,7 @@ ENDS = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        n if n in ("mobilenet v1", "resnet v2") else pytest.param(n, marks=pytest.mark.slow)
-        for n in ENDS
-    ],
+    [n if n == "mobilenet v1" else pytest.param(n, marks=pytest.mark.slow) for n in ENDS],
 )
 def test_every_block_ends_in_a_representation_and_no_expansion_is_one(name):
     make, pattern, count = ENDS[name]
