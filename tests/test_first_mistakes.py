@@ -115,7 +115,7 @@ def test_a_saved_model_folder_is_told_what_opens_it(vit, tmp_path, capsys):
         vit_tf.load_model(tmp_path / "empty")
     assert evaluate.main([str(folder)]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith("error: Expected path to be a .keras file.")
+    assert line.startswith("error: Expected path to be an intact .keras file")
     assert line.endswith("a SavedModel folder, which load_features opens")
 
 

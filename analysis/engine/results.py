@@ -145,16 +145,15 @@ def with_model_names(result: Labelled, models: Sequence[Any]) -> Labelled:
 def expect_array(result: object, dims: Sequence[str], optional: Sequence[str] = ()) -> xr.DataArray:
     """Return a DataArray of these dims, in this order, or raise a `ValueError`."""
     wanted = f"({', '.join(dims)}{''.join(f'[, {name}]' for name in optional)})"
-    if not isinstance(result, xr.DataArray):
+    if (
+        not isinstance(result, xr.DataArray)
+        or not set(dims) <= {*result.dims} <= {*dims, *optional}
+        or not result.size
+    ):
         raise ValueError(
             f"Expected a DataArray of dims {wanted}. Received: {describe_result(result)}"
         )
-    rest = set(result.dims) - set(dims)
-    if set(dims) - set(result.dims) or rest - set(optional) or not result.size:
-        raise ValueError(
-            f"Expected a DataArray of dims {wanted}. Received: {describe_result(result)}"
-        )
-    return result.transpose(*dims, *(name for name in optional if name in rest))
+    return result.transpose(*dims, *(name for name in optional if name in result.dims))
 
 
 def expect_variable(result: object, name: str, dims: Sequence[str]) -> xr.DataArray:

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from secrets import token_hex
 from typing import Any
@@ -155,31 +155,29 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
     optional = {
         name: made if callable(made) else lambda made=made: made for name, made in optional.items()
     }
-    facts = {"test": _digest(images)}
-    has_labels = _has_classes(images, test.element_spec)
+    data = Data(
+        test,
+        few,
+        labelled=_has_classes(images, test.element_spec),
+        facts={"test": _digest(images)},
+        optional=optional,
+        optional_facts=optional_facts,
+    )
     if train is None:
-        return Data(
-            test,
-            few,
-            labelled=has_labels,
-            facts=facts,
-            optional=optional,
-            optional_facts=optional_facts,
-        )
+        return data
     require_labelled("train", train)
     labelled = batch_train(train)
     if num_classes is None:
         batches = [labels for _, labels in labelled.as_numpy_iterator()]
         num_classes = count_classes(np.concatenate(batches))
-    return Data(
-        test,
-        few,
-        *split_train(labelled),
-        num_classes,
-        facts | {"train": _digest(train), "classes": num_classes},
-        {"gallery": lambda: labelled, **optional},
-        optional_facts,
-        has_labels,
+    fitted, validation = split_train(labelled)
+    return replace(
+        data,
+        train=fitted,
+        validation=validation,
+        num_classes=num_classes,
+        facts=data.facts | {"train": _digest(train), "classes": num_classes},
+        optional={"gallery": lambda: labelled, **optional},
     )
 
 

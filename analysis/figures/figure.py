@@ -10,7 +10,7 @@ from pkgutil import walk_packages
 from string import Formatter
 from typing import Any, TypeAlias
 
-from vit_tf.common.names import join_words, near_names, unknown_name
+from vit_tf.common.names import join_words, unknown_name
 
 from ..engine.failures import explain
 from ..engine.results import Results
@@ -485,13 +485,9 @@ def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
     figures = all_figures()
     numbers = [str(number) for number in numbers]
     all_numbers = list(dict.fromkeys(number for figure in figures for number in figure.choices))
-    unknown = [number for number in numbers if number not in (MAIN, ALL, *all_numbers)]
-    if unknown:
-        near = dict.fromkeys(near for name in unknown for near in near_names(name, all_numbers))
-        hint = f" (near matches: {', '.join(near)})" if near else ""
-        raise ValueError(
-            f"Expected figures among {', '.join(all_numbers)}{hint}. Received: {', '.join(unknown)}"
-        )
+    for number in numbers:
+        if number not in (MAIN, ALL, *all_numbers):
+            raise unknown_name("figures", number, all_numbers)
     every = not numbers or MAIN in numbers or ALL in numbers
     return [f for f in figures if every or set(numbers) & set(f.choices)]
 

@@ -90,7 +90,7 @@ def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").glob("*.nc")}
     assert tmp_path / "results" / "accuracy.vit.nc" in saved
     with monkeypatch.context() as patch:
-        patch.setattr(stream, "_results", None)
+        patch.setattr(stream, "_groups", None)
         analyzed(tmp_path, *arguments)
     assert {path: path.stat().st_mtime_ns for path in saved} == saved
 

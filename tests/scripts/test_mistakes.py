@@ -168,11 +168,11 @@ def test_a_mistake_is_one_line(files, tmp_path, monkeypatch, capsys, command, op
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name, words", [("dict", "'?digit'?, '?parity"), ("list", "2 outputs")])
-def test_a_model_of_several_outputs_is_refused(files, name, words):
+@pytest.mark.parametrize("name", ["dict", "list"])
+def test_a_model_of_several_outputs_is_refused(files, name):
     model = vit_tf.load_model(files / f"{name}.keras")
     data = tf.data.Dataset.from_tensors((np.zeros((2, 8, 8, 3), "float32"), [0, 1]))
-    with pytest.raises(ValueError, match=rf"one tensor of scores.*Received: .*{words}"):
+    with pytest.raises(ValueError, match=rf"one tensor of scores.*Received: a {name} of 2 outputs"):
         top_k_accuracy(model, data)
 
 

@@ -4,7 +4,6 @@
 """
 
 import functools
-import math
 import os
 import re
 import zipfile
@@ -35,11 +34,6 @@ class TensorInfo(NamedTuple):
 
     shape: tuple
     dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensor as it is stored."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 # What a header declares of each tensor, and a function that reads it.

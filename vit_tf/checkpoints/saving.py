@@ -137,7 +137,7 @@ class SavedFeatures:
             self._model = tf.saved_model.load(path)
         except Exception as error:
             raise ValueError(
-                f"Expected path to be an intact SavedModel folder. "
+                f"Expected path to be a SavedModel folder. "
                 f"Received: {without_password(path)!r}, {type(error).__name__}: {str(error)[:200]}"
             ) from error
         if "serving_default" not in self._model.signatures:

@@ -140,15 +140,14 @@ def as_names(names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def as_sizes(
-    name: str, sizes: Iterable, form: str, counts: Container | None = None, least: int = 1
+    name: str, sizes: Iterable, form: str, counts: Container | None = None
 ) -> tuple[int, ...]:
-    """Whole numbers from `least` on as a tuple, of `counts`; a ValueError expects the `form`."""
+    """Whole numbers above 0 as a tuple, of `counts`; a ValueError expects the `form`."""
     try:
         integers = tuple(operator.index(size) for size in sizes)
     except TypeError:
-        integers = None
-    few = integers is not None and counts is not None and len(integers) not in counts
-    if integers is None or few or min(integers, default=least) < least:
+        integers = (0,)  # which is refused
+    if (counts is not None and len(integers) not in counts) or min(integers, default=1) < 1:
         raise ValueError(f"Expected {name} to be {form}. Received: {name}={sizes!r}")
     return integers
 

@@ -103,6 +103,34 @@ class FileDecoder(FastDecoder):
         return imaging.decode_or_name(self.attempt, read, item, name, channels)
 
 
+class NumberedFiles(Source, Decoder):
+    """Image files of one split, each read by a function of its path and of a row of numbers.
+
+    The label of an example is its position.
+    """
+
+    class_names = ()
+
+    def __init__(
+        self, split: str, paths: Sequence[str], rows: np.ndarray, read: Callable[..., np.ndarray]
+    ):
+        self._paths, self._rows, self._read_file = paths, rows, read
+        self.num_examples = {split: len(paths)}
+
+    def labels(self, split: str) -> np.ndarray | None:
+        return None
+
+    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
+        raise SizesDifferError(f"{len(indices)} files")
+
+    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
+        columns = np.array(self._paths)[indices], self._rows[indices]
+        return tf.data.Dataset.from_tensor_slices((columns, indices))
+
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
+        return imaging.decode_in_python(self._read_file, *item)
+
+
 def check_images(folder: str | os.PathLike) -> int:
     """Decodes every image of a folder, and returns how many there are.
 

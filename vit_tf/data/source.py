@@ -339,9 +339,8 @@ def partition(
     for name, size in take.items():
         split, indices = selection[name]
         if not len(indices):
-            raise ValueError(
-                f"Expected examples in the {name} split. Received: none, as of a folder of one image"
-            )
+            received = "none, as of a folder of one image"
+            raise ValueError(f"Expected examples in the {name} split. Received: {received}")
         if size > len(indices):
             raise ValueError(
                 f"Expected take to be at most {len(indices)}, the number of examples of the {name} "

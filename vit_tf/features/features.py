@@ -14,9 +14,9 @@ import keras
 import tensorflow as tf
 
 from vit_tf.common.backend import require_tensorflow
-from vit_tf.common.names import format_list, match
+from vit_tf.common.names import are_named, format_list, match
 from vit_tf.data.preprocessing import Preprocessing, require_images
-from vit_tf.features.layers import KINDS, Detail, Shape, layers_of
+from vit_tf.features.layers import KINDS, Detail, Shape, layers_of, warn_of_missed_blocks
 from vit_tf.features.structure import ModelGraph
 from vit_tf.features.tokens import TokenGrid
 
@@ -42,6 +42,30 @@ class ClassScores:
 
     layer: str
     kind: ScoreKind = ScoreKind.SOFTMAX
+
+
+def layer_of_scores(name: str, layer: str | None, vectors: Mapping[str, str]) -> str | None:
+    """The layer that a user names, or that of an output by that name; None for the model's own.
+
+    `vectors` are several outputs of a model and their layers. It warns that the first of them
+    counts as scores where none is named, and raises if they have names.
+    """
+    if layer is not None or not vectors:
+        return vectors.get(layer or "") or layer
+    described = [f"{v!r} (layer {tap!r})" if tap else repr(v) for v, tap in vectors.items()]
+    if are_named(vectors):
+        example = next((v for v, tap in vectors.items() if tap), "the name of a layer")
+        raise ValueError(
+            "Expected scores=, the name of the output or layer that holds the class scores, as no "
+            f"output is called 'logits': for example, scores={example!r}. Received: {name!r}, "
+            f"which returns the vectors {', '.join(described)}"
+        )
+    warnings.warn(
+        f"{name!r} returns {len(vectors)} vectors: the first counts as class scores. Name another "
+        f"one with scores= among {', '.join(described)}",
+        stacklevel=5,
+    )
+    return None
 
 
 def cannot_be_split(name: str) -> ValueError:
@@ -328,6 +352,8 @@ def require_layers_of_kind(facts: ModelFacts, kind: str, block: str, detail: Det
             f"Expected a model with {KINDS[kind].lacks}. Received: {facts.name!r}, in which they "
             f"are not found; {facts.reasons.get('layers', 'specify them with layers=')}"
         )
+    if kind != "scores":
+        warn_of_missed_blocks(facts.name, facts.structure)
     return layers
 
 

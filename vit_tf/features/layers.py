@@ -353,7 +353,7 @@ def warn_of_missed_blocks(name: str, graph: ModelGraph) -> None:
             f"Of {name!r}, {len(graph.representations)} layers are found as representations, but "
             f"it has {graph.num_repeated} blocks, whose outputs are not all that follows reads: "
             "select layers with layers=",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 

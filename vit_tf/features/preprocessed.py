@@ -149,7 +149,12 @@ def with_own_preprocessing(
     common, *others = dict.fromkeys(preprocessing.framing() for preprocessing in distinct)
     if not others:  # they differ in values alone
         return {key: PreprocessedFeatures(x, declared[key]) for key, x in models.items()}, common
-    sizes = {_common_size(images) for images in data} if None in {p.size for p in distinct} else ()
+    sizes: set[Any] = set()
+    # Models of images of any size are shown the (height, width) that raw images share.
+    for images in data if None in {p.size for p in distinct} else ():
+        unchanged: Any = as_images(images, Preprocessing(None))
+        spec = unchanged.element_spec if isinstance(unchanged, tf.data.Dataset) else unchanged
+        sizes.add(tuple((spec[0] if isinstance(spec, tuple) else spec).shape[1:3]))
     joint = JointPreprocessing(
         tuple(p if p.size else replace(p, size=size) for p in distinct for size in sizes or [None])
     )
@@ -158,13 +163,6 @@ def with_own_preprocessing(
         for key, features in models.items()
     }
     return of_rows, joint
-
-
-def _common_size(images: Any) -> tuple[int, int]:
-    """The (height, width) that raw images share; a `ValueError` if they share none."""
-    unchanged: Any = as_images(images, Preprocessing(None))
-    spec = unchanged.element_spec if isinstance(unchanged, tf.data.Dataset) else unchanged
-    return tuple((spec[0] if isinstance(spec, tuple) else spec).shape[1:3])
 
 
 def _scale_and_shift(preprocessing: Preprocessing) -> tuple[np.ndarray, np.ndarray]:

@@ -68,8 +68,27 @@ class TapModel(keras.Model):
         return "\n".join([f"<TapModel {self.name!r} of {len(rows)} taps", *shown]) + ">"
 
     def segments(self) -> "list[Segment]":
-        """The model as a chain of `Segment`s, for gradients of many taps."""
-        return split(self)
+        """The model as a chain of `Segment`s, for gradients of many taps.
+
+        It is cut where the rest needs one tensor of floats only.
+        """
+        nodes = recorder.graph_nodes(self)
+        last_use = {id(x): index for index, node in enumerate(nodes) for x in node.input_tensors}
+        segments, start, source, waiting = [], 0, self.inputs[0], dict(_tensors(self))
+        computed, open_tensors = {id(source)}, {}
+        for index, node in enumerate(nodes):
+            open_tensors |= {id(x): x for x in node.outputs}
+            computed |= open_tensors.keys()
+            open_tensors = {i: x for i, x in open_tensors.items() if last_use.get(i, -1) > index}
+            taps = {tap: x for tap, x in waiting.items() if id(x) in computed}
+            rest = list(open_tensors.values())
+            alone = len(rest) == 1 and "float" in rest[0].dtype and last_use[id(source)] <= index
+            if taps and alone:
+                segments.append(Segment(nodes[start : index + 1], source, rest[0], taps))
+                waiting = {tap: x for tap, x in waiting.items() if tap not in taps}
+                start, source, computed = index + 1, rest[0], {id(rest[0])}
+        segments.append(Segment(nodes[start:], source, None, waiting))
+        return segments
 
     def call(self, images: Tensor, training: bool = False, mask: Any = None) -> dict[str, Tensor]:
         """The taps of a batch of images, as inference unless `training`.
@@ -398,24 +417,3 @@ def _noted(tap: str, edit: Callable, applied: Any) -> Callable:
         return edit(value)
 
     return apply
-
-
-def split(model: keras.Model) -> list[Segment]:
-    """The segments of a functional model, cut where the rest needs one tensor of floats only."""
-    nodes = recorder.graph_nodes(model)
-    last_use = {id(x): index for index, node in enumerate(nodes) for x in node.input_tensors}
-    segments, start, source, waiting = [], 0, model.inputs[0], dict(model.output)
-    computed, open_tensors = {id(source)}, {}
-    for index, node in enumerate(nodes):
-        open_tensors |= {id(x): x for x in node.outputs}
-        computed |= open_tensors.keys()
-        open_tensors = {i: x for i, x in open_tensors.items() if last_use.get(i, -1) > index}
-        taps = {tap: x for tap, x in waiting.items() if id(x) in computed}
-        rest = list(open_tensors.values())
-        alone = len(rest) == 1 and "float" in rest[0].dtype and last_use[id(source)] <= index
-        if taps and alone:
-            segments.append(Segment(nodes[start : index + 1], source, rest[0], taps))
-            waiting = {tap: x for tap, x in waiting.items() if tap not in taps}
-            start, source, computed = index + 1, rest[0], {id(rest[0])}
-    segments.append(Segment(nodes[start:], source, None, waiting))
-    return segments

@@ -161,13 +161,10 @@ def _require_runnable(module: torch.nn.Module, name: str) -> None:
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     """The module in a compiled or a parallel one, whose own submodules run."""
-    while True:
-        inner = getattr(module, "_orig_mod", None)
-        if inner is None and type(module).__name__ in ("DataParallel", "DistributedDataParallel"):
-            inner = module.module
-        if inner is None:
-            return module
-        module = cast(torch.nn.Module, inner)
+    inner = getattr(module, "_orig_mod", None)
+    if type(module).__name__ in ("DataParallel", "DistributedDataParallel"):
+        inner = module.module
+    return module if inner is None else unwrapped(cast(torch.nn.Module, inner))
 
 
 def is_inside_a_module(name: str) -> bool:

@@ -177,11 +177,10 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
         saved["recipe"]["epochs"] = more_epochs
     differing = _differences(saved, now)
     if differing:
-        more = f" and {len(differing) - 8} more" if len(differing) > 8 else ""
         raise ValueError(
             "Expected the configuration of the run in "
             f"{without_password(directory)!r} to resume it. "
-            f"Received another: {'; '.join(differing[:8])}{more}"
+            f"Received another: {format_list(differing, '; ')}"
         )
     if is_extended:
         if is_chief():
@@ -427,7 +426,10 @@ class Checkpoint(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._done = self._before
         if self._before:
-            self._restore_totals()
+            # The metrics go on with the totals of the steps before this process.
+            variables = self.model.metrics_variables
+            for variable, total in zip(variables, self._metrics, strict=True):
+                variable.assign(total)
         if self._before == self._steps:
             # Keras takes one step at least.
             real, model = self.model.train_function, self.model
@@ -544,21 +546,6 @@ class Checkpoint(keras.callbacks.Callback):
             weight.assign(keras.ops.copy(average.value))
             average.assign(held)
         self._is_average = not self._is_average
-
-    def _restore_totals(self) -> None:
-        """Give the metrics the totals of the steps before this process."""
-        variables = self.model.metrics_variables
-        shapes = [tuple(variable.shape) for variable in variables]
-        received = [np.shape(total) for total in self._metrics]
-        if received != shapes:
-            path = state_path(self.directory, self.history, self._before)
-            raise ValueError(
-                f"Expected {without_password(path)!r} to hold the totals of {len(shapes)} "
-                f"metric variables, of shapes {shapes}. Received: {len(received)}, of shapes "
-                f"{received}; remove this file, and the run resumes from the state before it"
-            )
-        for variable, total in zip(variables, self._metrics, strict=True):
-            variable.assign(total)
 
     def _totals(self) -> list[np.ndarray]:
         attach_variables(self.model)

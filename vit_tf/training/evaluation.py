@@ -1,6 +1,6 @@
 """How often a classifier is right."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -187,11 +187,9 @@ def require_scores(scores: Any) -> None:
     shape = getattr(scores, "shape", None)
     if shape is not None and len(shape) == 2:
         return
-    received = f"a tensor of shape {tuple(shape)}" if shape is not None else type(scores).__name__
-    if isinstance(scores, Mapping):
-        received = f"a dict of outputs, {format_list(scores)}"
-    elif isinstance(scores, list | tuple):
-        received = f"a {received} of {len(scores)} outputs"
+    received = f"a {type(scores).__name__} of {len(scores)} outputs"
+    if shape is not None:
+        received = f"a tensor of shape {tuple(shape)}"
     raise ValueError(
         "Expected a model that returns one tensor of scores of shape (example, class), such as "
         "keras.Model(model.input, model.output['logits']), or model.output[0]. "

@@ -9,7 +9,7 @@ import xarray as xr
 from vit_tf.features.features import Features
 
 from ...engine.matching import match_maps
-from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
+from ...plots.probe_plots import plot_probe_map, plot_probe_variants, plot_probes, plot_token_probes
 from ...plots.similarity_plots import plot_localization, plot_localization_by_layer
 from ...probes.ridge import L2, Probe, ridge_probe, score_statistic, select_l2
 from ...similarity.localization import localization, own_contrast
@@ -594,9 +594,9 @@ FIGURE_11_RIGHT = FIGURE_11_LEFT.variant(
     models=together("vit", "gap"),
     measure=summary_probes_of,
     results="ridge_probe ridge_probe_first ridge_probe_rest",
-    draw=plot_summary_probes,
+    draw=plot_probe_variants,
     name="ridge-probe-variants",
-    show="analysis.plots.plot_summary_probes",
+    show="analysis.plots.plot_probe_variants",
     title="Linear-probe accuracy by token pooling",
     caption=(
         "Test accuracy of linear probes; the line style shows the token or mean that they are "

@@ -138,6 +138,7 @@ def test_a_measurement_is_a_call_and_a_statistic_of_a_shared_pass(vit):
         mean_activation(vit, None, IMAGES, layerz="block01")
 
 
+@pytest.mark.slow
 def test_the_definition_of_the_guide_suffices(vit):
     page = (ROOT / "docs/guides/adding-an-analysis.md").read_text("utf-8")
     definition = page.split("```python\n")[1].split("\n(images,) =")[0]

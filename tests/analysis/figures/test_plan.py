@@ -228,7 +228,7 @@ def test_figures_are_chosen_by_number():
     assert lookup_figures(["2"])[0].reference == "Figure 2"
     assert lookup_figures(["W.T6"])[0].reference == "Table 6"
     assert lookup_figures(["main"]) == lookup_figures(["all", "1"]) == list(all_figures())
-    with pytest.raises(ValueError, match=r"figures .*Received: 99"):
+    with pytest.raises(ValueError, match=r"figures .*Received: '99'"):
         lookup_figures(["1", "99"])
 
 

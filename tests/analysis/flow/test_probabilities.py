@@ -105,6 +105,7 @@ def test_a_function_that_hides_its_softmax_is_named(twins):
     np.testing.assert_allclose(ours[:, 1], right, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_two_classes_of_one_sigmoid(binary):
     model, log_odds = binary
     images = tf.constant(IMAGES[:2])

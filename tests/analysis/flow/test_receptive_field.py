@@ -36,6 +36,7 @@ def test_size_of_an_even_field_is_one_wherever_a_narrow_one_lies():
     np.testing.assert_allclose(size(spots), 0.5 / np.sqrt((63 + 143) / 12))
 
 
+@pytest.mark.usefixtures("without_graphs")
 def test_numbers_without_each_batch_are_those_of_the_other_images(vit, rng):
     images = rng.normal(size=(7, 16, 24, 3)).astype("float32")
     tap, features = "block01/mlp/sum", vit_tf.submodel(vit, "embedding", "block01/mlp/sum")
@@ -284,6 +285,7 @@ def test_cells_that_share_a_batch_have_the_fields_of_single_ones(rng, monkeypatc
         np.testing.assert_allclose(together, fields(), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.usefixtures("without_graphs")
 def test_the_field_of_the_class_token_is_its_own_gradient(vit, rng):
     images = rng.normal(size=(3, 16, 24, 3)).astype("float32")
     tap = "block01/attention/sum"

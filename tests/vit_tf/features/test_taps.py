@@ -134,7 +134,7 @@ def test_the_folder_of_a_training_run_opens_as_its_model(vit, images, tmp_path):
     run = tmp_path / "my-run"
     run.mkdir()
     (run / "configuration.json").write_text("{}")
-    with pytest.raises(ValueError, match="training run that has not ended"):
+    with pytest.raises(ValueError, match=r"run that holds model\.keras\. .*my-run', a folder"):
         vit_tf.load_model(run)
     vit.save(run / "model.keras")
     for load in (vit_tf.load, vit_tf.load_model):
@@ -355,10 +355,10 @@ def test_errors(vit, tmp_path):
         vit_tf.submodel(Subclassed(), "*")
     with pytest.raises(ValueError, match="no such file"):
         vit_tf.load_features(tmp_path / "none.keras")
-    with pytest.raises(ValueError, match="Expected path to be a SavedModel folder"):
+    with pytest.raises(ValueError, match="Expected path to be an intact SavedModel folder"):
         vit_tf.load_features(tmp_path)
     (tmp_path / "weights.txt").write_text("")
-    with pytest.raises(ValueError, match=r"Expected path to end in '\.keras'"):
+    with pytest.raises(ValueError, match=r"intact \.keras file.*weights\.txt', a truncated"):
         vit_tf.load_features(tmp_path / "weights.txt")
 
 
@@ -367,7 +367,7 @@ def test_truncated_and_foreign_files(vit, tmp_path):
     data = (tmp_path / "vit.keras").read_bytes()
     for content in (data[: len(data) // 2], b"", b"PNG not a model"):
         (tmp_path / "bad.keras").write_bytes(content)
-        with pytest.raises(ValueError, match=r"'.*bad\.keras' to be an intact.*truncated"):
+        with pytest.raises(ValueError, match=r"an intact \.keras file.*bad\.keras', a truncated"):
             vit_tf.load_model(tmp_path / "bad.keras")
 
 

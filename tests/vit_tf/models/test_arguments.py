@@ -61,6 +61,7 @@ def test_a_text_is_one_name_of_without_skips():
         vit_tf.ViT((16, 16, 3), **SIZES, without_skips="block00/attentoin")
 
 
+@pytest.mark.slow
 def test_either_function_opens_what_it_is_given(tmp_path, rng):
     model = vit_tf.ViT((16, 16, 3), **SIZES, num_classes=4)
     model.head.kernel.assign(rng.normal(size=model.head.kernel.shape))

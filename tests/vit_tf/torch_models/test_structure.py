@@ -266,6 +266,7 @@ class Folded(nn.Module):
         return self.fusion(torch.cat([x, tokens.transpose(1, 2).reshape(x.shape)], 1))
 
 
+@pytest.mark.slow
 def test_stages_of_one_block_and_blocks_around_others(images):
     stages = [nn.Sequential(Residual(1), Residual(1)), nn.Sequential(Residual(2)), Folded()]
     stages += [nn.BatchNorm2d(8), Folded()]

@@ -425,21 +425,6 @@ def test_foreign_state_loads_nothing(copy):
         run(directory)
 
 
-@pytest.mark.slow
-def test_a_state_with_fewer_metrics_is_refused_by_name(tmp_path, monkeypatch):
-    recipe = dataclasses.replace(RECIPE, epochs=1, warmup_epochs=0, ema=None, shift=0)
-    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        kill_at(context, "on_train_batch_end", 4)
-        run(tmp_path, recipe, save_every=3)
-    path = tmp_path / "state" / "epoch-0000-step-000003.npz"
-    with np.load(path) as state:
-        arrays = {name: state[name] for name in state.files}
-    last = max(name for name in arrays if name.startswith("metric"))
-    np.savez(path, **{name: array for name, array in arrays.items() if name != last})
-    with pytest.raises(ValueError, match=rf"{path.name}' to hold the totals of 4 .*Received: 3,"):
-        run(tmp_path, recipe)
-
-
 def test_state_keeps_bfloat16_bit_for_bit(tmp_path):
     def compiled():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, dtype="bfloat16")])

@@ -12,17 +12,13 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.common.names import file_error, format_list, lookup
-from vit_tf.data.folder import decode_file
-from vit_tf.data.imaging import decode_in_python
+from vit_tf.data.folder import NumberedFiles, decode_file
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import (
-    Decoder,
     ImageSize,
     Indices,
-    Item,
     SizesDifferError,
-    Source,
     check_numbers,
     checked_size,
     partition,
@@ -111,12 +107,13 @@ def union_masks(examples: tf.data.Dataset) -> tf.data.Dataset:
     return examples.map(lambda images, masks, labels: (images, tf.reduce_any(masks, axis=1)))
 
 
-class AnnotatedImages(Source, Decoder):
-    """Image files of one split with their annotated sizes, each labelled by its number."""
+class AnnotatedImages(NumberedFiles):
+    """Image files of one split with their annotated sizes."""
 
     def __init__(self, table: "Sequence[Annotated]", class_names: tuple[str, ...]):
         self._table, self.class_names = table, class_names
-        self.num_examples = {SPLIT: len(table)}
+        sizes = np.array([image.size for image in table])
+        super().__init__(SPLIT, [image.path for image in table], sizes, _decode)
 
     def labels(self, split: str) -> np.ndarray:
         """Numbers of the supercategories, by which examples are drawn; `read` gives others."""
@@ -127,14 +124,6 @@ class AnnotatedImages(Source, Decoder):
         if len(sizes) > 1:
             raise SizesDifferError(f"images of {format_list(sizes)}")
         return sizes[0]
-
-    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
-        paths = [self._table[index].path for index in indices]
-        sizes = [self._table[index].size for index in indices]
-        return tf.data.Dataset.from_tensor_slices(((paths, sizes), indices))
-
-    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
-        return decode_in_python(_decode, *item)
 
 
 def _decode(path: bytes, size: np.ndarray) -> np.ndarray:

@@ -13,16 +13,11 @@ import tensorflow as tf
 
 from vit_tf.common.names import file_error, lookup
 from vit_tf.common.pickles import Constructor
-from vit_tf.data.folder import decode_file
-from vit_tf.data.imaging import decode_in_python
+from vit_tf.data.folder import NumberedFiles, decode_file
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import (
-    Decoder,
     ImageSize,
-    Indices,
-    Item,
-    Source,
     check_numbers,
     checked_size,
 )
@@ -130,28 +125,6 @@ def _entry(name: str, entry: Any, count: int) -> dict[str, Any]:
     return query
 
 
-class CroppedFiles(Source, Decoder):
-    """Image files of one split, each cropped to its box and labelled by its number."""
-
-    class_names = ()
-
-    def __init__(self, paths: list[str], boxes: np.ndarray, size: tuple[int, int]):
-        self._paths, self._boxes, self._size = paths, boxes, size
-        self.num_examples = {"test": len(paths)}
-
-    def labels(self, split: str) -> None:
-        return None
-
-    def image_size(self, split: str, indices: Indices) -> tuple[int, int]:
-        return self._size
-
-    def read(self, split: str, indices: Indices) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(((self._paths, self._boxes), indices))
-
-    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor]:
-        return decode_in_python(_decode, *item)
-
-
 def _decode(path: bytes, box: np.ndarray) -> np.ndarray:
     """The part of an image file in a box."""
     name = os.fsdecode(path)
@@ -174,7 +147,7 @@ def _batches(
             f"Expected {len(paths)} images. Received: {len(missing)} missing, such as "
             f"{', '.join(missing[:5])}"
         )
-    source = CroppedFiles(paths, np.array(boxes, float), size)
+    source = NumberedFiles("test", paths, np.array(boxes, float), _decode)
     numbers = np.arange(len(paths), dtype=np.int32)
     return read_batches(source, "test", numbers, size, batch_size, preprocessing=preprocessing)
 
@@ -280,7 +253,7 @@ STAND_INS = {
 
 def _with_arrays(value: Any) -> Any:
     """The value with NumPy arrays instead of what stands for them."""
-    if isinstance(value, _Array):
+    if isinstance(value, _Array) and value.values is not None:
         return value.values
     if isinstance(value, dict):
         return {key: _with_arrays(item) for key, item in value.items()}
