@@ -208,7 +208,10 @@ def select_labels(result: Labelled, **wanted: Any) -> Labelled:
         values = cast(xr.DataArray, result[dim]).values.tolist()
         if value not in values:
             hint = did_you_mean(value, values)
-            raise ValueError(f"Expected {dim} among {values}. Received: {dim}={value!r}.{hint}")
+            raise ValueError(
+                f"Expected {dim} among {format_list(map(repr, values))}. "
+                f"Received: {dim}={value!r}.{hint}"
+            )
         result = result.isel({dim: values.index(value)})
     return result
 
@@ -261,5 +264,5 @@ def query_position(query: int | str, prefix: int, count: int) -> int:
         hint = did_you_mean(query, names) or (
             f" Or by name: {format_list(names)}." if names else " There is no CLS token."
         )
-        raise ValueError(f"Expected query among 0 to {count - 1}. Received: query={query!r}.{hint}")
+        raise ValueError(f"Expected query from 0 to {count - 1}. Received: query={query!r}.{hint}")
     return int(query)

@@ -225,9 +225,7 @@ def explore_models(
         calls[name] = view["calls"]
         if not results[name]:
             reasons = " ".join(dict.fromkeys(r for _, why in left_out[name] for r in why))
-            raise ValueError(
-                f"Expected a model for which at least one result can be shown. Received: {reasons}"
-            )
+            raise ValueError(f"None of the results can be shown for these models: {reasons}")
         views.append(view)
     packages = ("tensorflow", "keras")
     data = {
@@ -280,9 +278,7 @@ def open_subject(
     )
     size: Any = expects.size or (image_size and (image_size, image_size))
     if not size:
-        raise ValueError(
-            "Expected image_size, as the model takes images of any size. Received: None"
-        )
+        raise ValueError("The model takes images of any size: specify image_size=.")
     if image_size and tuple(size) != (image_size, image_size):
         raise ValueError(
             f"Expected images of {size[0]} x {size[1]} pixels, as {name} takes. "
@@ -443,7 +439,8 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | st
         for file in sorted(x for x in path.rglob("*") if is_image(x.name)) or [path]:
             if not file.is_file():
                 raise ValueError(
-                    f"Expected an image file. Received: {without_password(image)!r}, no such file"
+                    f"Image file not found: {without_password(image)!r}. Addresses need a "
+                    "download first."
                 )
             pictures.append(decode_file(file))
             names.append(file.name)

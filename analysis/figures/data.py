@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.common.names import join_words
 from vit_tf.data.equal_batches import BATCH_SIZE, BatchRule, batch_arrays
 from vit_tf.data.files import digest_files
 from vit_tf.data.labels import count_classes, require_label_type, require_labels
@@ -110,7 +111,7 @@ class Data:
             if name not in self.reasons
         ]
         if needed:
-            reasons.insert(0, f"It needs {' and '.join(dict.fromkeys(needed))}.")
+            reasons.insert(0, f"It needs {join_words(dict.fromkeys(needed))}.")
         return " ".join(dict.fromkeys(reasons))
 
 

@@ -460,8 +460,9 @@ def shared_framing(
     channels = {framing.num_channels for framing in framings}
     if len(channels) > 1:
         raise ValueError(
-            "Expected models of images of equally many channels. "
-            f"Received: models of {join_words(map(str, sorted(channels)))}"
+            "The models take images with different numbers of channels: "
+            f"{join_words(map(str, sorted(channels)))}. Models of one report take the same "
+            "images."
         )
     half = (0.5,) * channels.pop()
     return Preprocessing(size, half, half)
@@ -599,8 +600,8 @@ def _base_of(model: StudyModel, role: str, others: list[StudyModel]) -> StudyMod
         return None
     if not fitting:
         raise ValueError(
-            f"Expected a model with the role {wanted!r}, of which {model.name} is a variant "
-            f"({role}). Received: none"
+            f"{model.name} is a variant ({role}) of a model with the role {wanted!r}, but no "
+            "model has this role"
         )
     return (of_equal_size or fitting)[0]
 
@@ -709,8 +710,8 @@ def _observed_features(
     shapes = {layer: x.shape[1:] for layer, x in values.items() if layer not in constant}
     if not shapes:
         raise ValueError(
-            "Expected layers with floating-point values that vary between images. "
-            f"Received: {loaded.source or loaded.name} with none"
+            f"{loaded.source or loaded.name} has no layer to measure: no layer is "
+            "floating-point and varies between images"
         )
     variations = [variation(values[layer]) for layer in reversed(shapes)]
     last_variation = next(filter(None, variations), 0.0)  # none where a head is still zero

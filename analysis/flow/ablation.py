@@ -228,8 +228,8 @@ def skip_ablation(
             removed.setdefault((layer, path), []).append(tap)
     if not removed:
         raise ValueError(
-            "Expected taps 'site/skip' or 'site/branch' besides the scores. "
-            f"Received: {format_list(features.facts.layers)}"
+            "Expected layers 'NAME/skip' or 'NAME/branch' to remove. Received: "
+            f"{format_list(features.facts.layers)}"
         )
     return measure_effects(
         features,
@@ -341,8 +341,8 @@ def token_ablation(
     has_one_of_each = len(tokens) == 1 and len(weights) <= 1
     if token_grid is None or not has_one_of_each or num_tokens != token_grid.num_tokens:
         raise ValueError(
-            "Expected one tap of tokens (example, token, channel) of a known grid, one of "
-            "attention weights at most, and the scores. Received: "
+            "Expected a submodel with one layer of tokens (example, token, channel) on a "
+            "known grid, at most one layer of attention weights, and the scores. Received: "
             f"{shapes}, grid={token_grid or known_grid}"
         )
     if not all(0 < share <= 1 for share in shares):
@@ -501,12 +501,12 @@ def activation_patching(
     counts = [shape[0] for shape in shapes.values() if len(shape) == 2 and shape[0] is not None]
     if len(set(counts)) > 1 or len(counts) < len(shapes):
         raise ValueError(
-            "Expected layers of equally many tokens, of shape (example, token, channel). "
-            f"Received: {shapes}"
+            "Expected layers with the same number of tokens, of shape (example, token, "
+            f"channel). Received: {shapes}"
         )
     if missing := [tap for tap in features.facts.layers if tap not in other_model.facts.layers]:
         raise ValueError(
-            f"Expected a source with the same taps. Received: no {format_list(missing)}"
+            f"Expected the other model to have the same layers. Received: no {format_list(missing)}"
         )
     # Both images of a pair must keep their position, so pairs stay in their order.
     data = as_dataset(pairs)
@@ -528,7 +528,9 @@ def activation_patching(
     products, squares, count = totals["products"], totals["squares"], totals["examples"]
     require_finite("activation patching", [products, squares], ["scores"] * 2)
     if not squares > 0:
-        raise ValueError("Expected pairs whose scores differ. Received: equal scores")
+        raise ValueError(
+            "The scores of both images are equal in every pair, so there is no difference to patch."
+        )
     # The transfer is a ratio of sums over pairs, whose error is linearized.
     ratio = products / squares
     residual = totals["products^2"] - 2 * ratio * totals["products*squares"]
@@ -753,7 +755,7 @@ def layers_to_edit(features: Features, scores: str) -> dict[str, Shape]:
     facts = features.facts
     if scores not in facts.layers or len(facts.layers) < 2:
         raise ValueError(
-            f"Expected a submodel of the scores, scores={scores!r}, and of taps to intervene at. "
-            f"Received: {format_list(facts.layers)}"
+            f"Expected a submodel that returns the scores, {scores!r}, and at least one layer "
+            f"to intervene at. Received: {format_list(facts.layers)}"
         )
     return {layer: facts.shapes[layer] for layer in facts.layers if layer != scores}

@@ -155,7 +155,9 @@ def concept_erasure(
     if concept == POSITION:
         shapes = {layer: x for layer, x in shapes.items() if SPATIAL in token_groups(x, grid)}
     if not shapes:
-        raise ValueError(f"Expected layers with positions. Received: {features.facts.shapes}")
+        raise ValueError(
+            f"Expected layers with spatial tokens or positions. Received: {features.facts.shapes}"
+        )
 
     # The first pass sums what all maps and probes follow from.
     moments = _moments_statistic(features, concept, tuple(shapes), scores, seed)
@@ -209,8 +211,9 @@ def _fit_layers(
         for tokens, quarters in quarters_by_tokens.items():
             if min(quarter["count"] for quarter in quarters) < 2:
                 raise ValueError(
-                    "Expected images in each of the four quarters into which they are divided: use "
-                    f"more images. Received: {[int(q['count']) for q in quarters]} vectors"
+                    "The images are divided into quarters, each of which needs at least 2 "
+                    "vectors: use more images. Received: "
+                    f"{[int(q['count']) for q in quarters]} vectors"
                 )
             halves = [Covariances.from_sums(quarters[:2]), Covariances.from_sums(quarters[2:])]
             # The images of each half are erased with the map of the other one.
@@ -395,11 +398,13 @@ def as_columns(concept: ArrayLike) -> np.ndarray:
         columns = (columns - columns.mean(axis=0)) / np.where(deviations > 0, deviations, 1)
     else:
         raise ValueError(
-            "Expected a concept of classes of shape (example,), or of real values of shape "
+            "Expected concept= to be classes of shape (example,), or real values of shape "
             f"(example,) or (example, value). Received: {values.dtype} of shape {values.shape}"
         )
     if not np.isfinite(columns).all() or not columns.std(axis=0).any():
-        raise ValueError("Expected a concept of finite values that vary. Received: another one")
+        raise ValueError(
+            "The values of concept= are not finite, or they do not vary between images."
+        )
     return columns
 
 

@@ -116,7 +116,7 @@ def stitching(
     )
     scores = score_layer(y, scores)
     if l2 < 0:
-        raise ValueError(f"Expected an l2 of at least 0. Received: {l2}")
+        raise ValueError(f"Expected l2 to be at least 0. Received: l2={l2}")
     layers_y = list(layers_to_edit(y, scores))
     grid_x = x.facts.grid
     grid = require_grid(y, None)

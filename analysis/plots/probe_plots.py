@@ -716,8 +716,7 @@ def plot_keypoint_correspondence(
     sides = {result.attrs.get("threshold", "image") for result in style.by_label(results).values()}
     if len(sides) > 1:
         raise ValueError(
-            "Expected results with thresholds of one kind. Received: thresholds of the "
-            f"{' and of the '.join(sorted(sides))}"
+            f"The results have different kinds of thresholds: {' and '.join(sorted(sides))}"
         )
     box = " of the object's box" if sides == {"box"} else ""
     title = style.titled("Keypoint correspondence", results)

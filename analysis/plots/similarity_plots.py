@@ -202,8 +202,9 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     There is a matrix for each measure, at most 4 in a row. The last matrix shows the disagreement
     of the measures, in other colours. All colour scales are fixed to [0, 1]. If a measure gives a
     similarity below 0.99 for a layer with itself, the title of its matrix states the smallest
-    similarity of a layer with itself. Such a measure is not drawn where no layer is similar to
-    itself (0.5 or more), as held-out predictions from few images; the title says so.
+    similarity of a layer with itself. If no layer has a similarity of 0.5 or more with
+    itself, as in held-out predictions on few images, the measure is not drawn, and its title states
+    this.
 
     Args:
         result: Dataset with `similarity` of dims (measure, layer_x, layer_y) and `disagreement` of
@@ -594,7 +595,7 @@ def plot_localization(
 
     missing = {"token_row", "token_column"} - set(result.coords)
     if missing:
-        raise ValueError(f"Expected the coordinates {sorted(missing)}. Received: none of these")
+        raise ValueError(f"The result has no coordinates {sorted(missing)}")
     single = layer is None or isinstance(layer, str)
     names = [layer_names(result)[-1]] if layer is None else layer
     names = [names] if isinstance(names, str) else names
@@ -976,7 +977,7 @@ def plot_runs(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     result = result.isel(claim=is_tested)
     count = is_tested.sum()
     if not count:
-        raise ValueError("Expected a claim that was tested. Received: none")
+        raise ValueError("None of the claims was tested, so there is nothing to draw.")
     ax = style.new_axes(10.5, 0.25 * count + 1.4) if ax is None else ax
     outcomes = [Outcome(text) for text in result["outcome"].values.tolist()]
     for number, outcome in enumerate(outcomes):

@@ -236,9 +236,8 @@ def _warn_of_shared_images(neighbours: Neighbours) -> None:
     is_shared = (np.min(nearest, axis=0) >= 1 - ROUNDING) if nearest else np.zeros(0, bool)
     if is_shared.any():
         warnings.warn(
-            f"{int(is_shared.sum())} of {len(is_shared)} test images have the features of a "
-            "training image in every layer, which votes for their own label: leave out of `train` "
-            "what is in `test`",
+            f"{int(is_shared.sum())} of {len(is_shared)} test images have the same features "
+            "as a training image in every layer: remove the images of `test` from `train`",
             stacklevel=2,
         )
 
@@ -302,8 +301,8 @@ def knn_statistic(
         count, layers = len(tested.labels), list(tested.layers)
         if bad := [layer for layer, n in zip(layers, tied.max(axis=1), strict=True) if n == count]:
             raise ValueError(
-                "Expected training images at different distances. Received ties at the k-th "
-                f"neighbour of every test image: {format_list(bad)}"
+                "Every test image has ties at its k-th neighbour, so the vote is arbitrary: "
+                f"the features do not separate the training images at {format_list(bad)}"
             )
         _warn_of_shared_images(totals["merged"])
         # The accuracy of each vote, with what it depends on.

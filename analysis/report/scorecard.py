@@ -600,8 +600,8 @@ def _require_alike(scorecards: Mapping[str, xr.Dataset]) -> None:
                 differences.append(f"{field} is {here} in {first} and {there} in {other}")
     if differences:
         raise ValueError(
-            "Expected reports of the same models and data, whose seed alone differs. "
-            f"Received: {format_list(differences, '; ')}"
+            "Expected reports that differ in their seed only. Received: "
+            f"{format_list(differences, '; ')}"
         )
 
 

@@ -72,8 +72,8 @@ def grounded_similarity(
         correlation = Spearman's rho over pairs of models of
                       (1 - similarity of their layers, difference of their functions)
 
-    Measures of similarity disagree. A measure that is to say how differently models work should
-    rank pairs of models as differences of their functions do (Ding et al. 2021,
+    Measures of similarity disagree. A measure of how differently models work should rank
+    pairs of models as differences of their functions do (Ding et al. 2021,
     https://arxiv.org/abs/2108.01661; Klabunde et al. 2024, https://arxiv.org/abs/2408.00531). The
     models may be seeds, checkpoints, sizes, or copies of a model that `vit_tf.edits.intervene`
     edits. All take the same images and score the same classes, and each image is read once.
@@ -148,7 +148,10 @@ def grounded_similarity(
         )
     further = {name: as_table(name, x, len(named)) for name, x in (differences or {}).items()}
     if own := sorted({DISAGREEMENT, DIVERGENCE, ACCURACY, PROBE_LOSS} & set(further)):
-        raise ValueError(f"Expected differences of other names. Received: {own}")
+        raise ValueError(
+            f"These names in differences= are those of built-in measures: {own}. Choose other "
+            "names."
+        )
     if measures is None:
         measures = [name for name in MEASURES if name != "token_cka"]
     selected = select_measures(measures, tokens or ALL)

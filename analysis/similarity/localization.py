@@ -290,6 +290,6 @@ def _positions(tokens: Sequence[int] | None, grid: TokenGrid) -> list[int]:
     positions = list(range(grid.num_tokens)) if tokens is None else list(tokens)
     if not positions or not set(positions) <= set(range(grid.num_tokens)):
         raise ValueError(
-            f"Expected tokens among 0 to {grid.num_tokens - 1}. Received: tokens={positions}"
+            f"Expected tokens from 0 to {grid.num_tokens - 1}. Received: tokens={positions}"
         )
     return [int(token) for token in positions]

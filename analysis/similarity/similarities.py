@@ -250,6 +250,6 @@ def select_measures(measures: Sequence[str | Measure] | None, tokens: str | None
         raise ValueError(f"Expected every measure once. Received: {names}")
     if tokens is not None and "token_cka" in names:
         raise ValueError(
-            f"Expected measures of single vectors with tokens={tokens!r}. Received: {names}"
+            f"token_cka compares tokens, not the vectors of tokens={tokens!r}. Received: {names}"
         )
     return selected

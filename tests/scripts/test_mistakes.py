@@ -64,7 +64,7 @@ MISTAKES = {
         "{0}/model.keras --data {0}/photos": "images with labels: .*photos, images without labels",
         "{0}/dict.keras --data digits": "a model that returns one tensor of scores",
         "{0}/list.keras --data digits": "a model that returns one tensor of scores",
-        "{0}/four.keras": "[0, 4), the classes of the model",
+        "{0}/four.keras": "4 classes without names",
         "{0}/own.keras": "'Unregistered'.*--import.*register_keras_serializable",
         "{0}/function.keras": "'unregistered'.*--import.*register_keras_serializable",
         "old.h5": "keras.models.load_model(",
@@ -100,12 +100,12 @@ MISTAKES = {
         "--image-size 20": "multiple of 8 from 16 on. Received: 20",
         "--data digit": "digits",
         "--data ./none": "Folder of images not found: './none'",
-        "--strategy gpu": "Expected strategy",
-        "--figures 1,99": "Expected --figures to be a known name .* Received: '99'",
+        "--strategy gpu": "Unknown strategy",
+        "--figures 1,99": "Unknown figure in --figures: '99'",
         "--seeds 0": "--seeds to be at least 1. Received: 0",
     },
     "compute none --out out": {"--batch-size 0": "at least 1. Received: 0"},
-    "trian": {"--out run": "near matches: train.*'trian'"},
+    "trian": {"--out run": "'trian'. Did you mean train"},
 }
 
 

@@ -143,9 +143,7 @@ def token_set(model: Any, which: str | Sequence[int]) -> list[int]:
         "all": list(range(grid.num_tokens)),
     }
     if not (positions := lookup("which", which, sets)):
-        raise ValueError(
-            f"Expected a set of tokens that the model has. Received: {which!r} of {grid}"
-        )
+        raise ValueError(f"The model has no {which!r} tokens. Received: {grid}")
     return positions
 
 

@@ -56,9 +56,8 @@ def layer_of_scores(name: str, layer: str | None, vectors: Mapping[str, str]) ->
     if are_named(vectors):
         example = next((v for v, tap in vectors.items() if tap), "the name of a layer")
         raise ValueError(
-            "Expected scores=, the name of the output or layer that holds the class scores, as no "
-            f"output is called 'logits': for example, scores={example!r}. Received: {name!r}, "
-            f"which returns the vectors {', '.join(described)}"
+            f"{name!r} has several outputs that could be class scores: {', '.join(described)}. "
+            f"Choose one with scores=, for example scores={example!r}."
         )
     warnings.warn(
         f"{name!r} returns {len(vectors)} vectors: the first counts as class scores. Name another "
@@ -349,8 +348,8 @@ def require_layers_of_kind(facts: ModelFacts, kind: str, block: str, detail: Det
     )
     if not layers and kind != "scores":
         raise ValueError(
-            f"Expected a model with {KINDS[kind].lacks}. Received: {facts.name!r}, in which they "
-            f"are not found; {facts.reasons.get('layers', 'specify them with layers=')}"
+            f"No {KINDS[kind].lacks} found in {facts.name!r}: "
+            f"{facts.reasons.get('layers', 'specify layers=')}"
         )
     if kind != "scores":
         warn_of_missed_blocks(facts.name, facts.structure)
@@ -374,5 +373,8 @@ def layers_of_examples(taps: Any, images: tf.Tensor, name: str) -> dict[str, tf.
             f"Layers without an example axis are left out: {format_list(without)}", stacklevel=3
         )
     if len(without) == len(taps):
-        raise ValueError(f"Expected layers with an example axis. Received: {format_list(without)}")
+        raise ValueError(
+            f"Expected layers with one row per image. Received: {format_list(without)}, which "
+            "have none"
+        )
     return {layer: x for layer, x in taps.items() if layer not in without}

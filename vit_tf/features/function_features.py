@@ -142,7 +142,7 @@ def features_from_arrays(
     sizes = sorted({len(column) for column in columns})
     if len(sizes) > 1:
         raise ValueError(
-            f"Expected activations of the same examples. Received: arrays of {sizes} examples"
+            f"Expected activations of the same images. Received: arrays of {sizes} rows"
         )
     return np.concatenate(columns, axis=1), features
 

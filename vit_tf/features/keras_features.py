@@ -158,7 +158,7 @@ class KerasFeatures(Features):
             return self._read_scores_of_submodel(layer or self.facts.layers[-1])
         name = layer_of_scores(self.name, layer, self._scores.vectors)
         if name is None and not self._scores.is_head:
-            last = f"whose output, {self._scores.tap!r}, is no vector of a layer with a kernel"
+            last = f"its output, {self._scores.tap!r}, is no vector of a layer with a kernel"
             tap = recorder.tap_name(*self._scores.source)
             is_vector = len(self.facts.shapes.get(tap, ())) == 1
             raise no_class_scores(self.name, last, tap if is_vector else None)

@@ -133,16 +133,16 @@ def with_own_preprocessing(
     undeclared = [features.name for key, features in models.items() if key not in declared]
     if undeclared and len(distinct) > 1:
         raise ValueError(
-            "Expected models that declare their preprocessing, where others differ in it: set "
-            "model.preprocessing = vit_tf.Preprocessing(...), or prepare the images. "
-            f"Received: {format_list(undeclared)} without"
+            f"The other models differ in their preprocessing, and {format_list(undeclared)} "
+            "declares none: set model.preprocessing = vit_tf.Preprocessing(...), or prepare "
+            "the images."
         )
     if len(distinct) == 1:
         if undeclared:
             other = models[next(iter(declared))].name
             warnings.warn(
-                f"{join_words(undeclared)} got images as {other} expects them: set "
-                ".preprocessing = vit_tf.Preprocessing(...) for others",
+                f"No preprocessing is known for {join_words(undeclared)}: images are prepared as "
+                f"for {other}. If this is wrong, set .preprocessing = vit_tf.Preprocessing(...)",
                 stacklevel=5,
             )
         return dict(models), distinct[0]
@@ -177,9 +177,9 @@ def to_common_range(images: Images, preprocessing: Preprocessing) -> Images:
     # A grey image has the same level in each channel.
     if images.shape[-1] not in (None, 1) and len(scale) not in (1, images.shape[-1]):
         raise ValueError(
-            f"Expected a preprocessing of {images.shape[-1]} channels, as the images have: "
-            "vit_tf.Preprocessing.from_range((height, width), low, high, "
-            f"num_channels={images.shape[-1]}). Received: one of {len(scale)} channels"
+            f"The images have {images.shape[-1]} channels, but the preprocessing of the model "
+            f"has {len(scale)}. Use vit_tf.Preprocessing.from_range((height, width), low, "
+            f"high, num_channels={images.shape[-1]})."
         )
     images = (images - shift) / scale
     return images[..., ::-1] if preprocessing.channel_order == "bgr" else images

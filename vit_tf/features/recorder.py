@@ -497,21 +497,18 @@ def input_spec(model: keras.Model) -> tuple[tuple[int | None, ...], str]:
     if getattr(model, "inputs", None):
         if len(model.inputs) != 1:
             raise ValueError(
-                f"Expected a model of one input, the images. Received: {len(model.inputs)} inputs; "
-                "fix the others in a function of images, lambda images: {'features': "
-                "keras.Model(model.inputs, layer.output)([images, others])}"
+                f"Expected a model whose only input is images. Received: {len(model.inputs)} "
+                "inputs; fix the others in a function of images, lambda images: "
+                "{'features': keras.Model(model.inputs, layer.output)([images, others])}"
             )
         return model.inputs[0].shape, model.inputs[0].dtype
     shape = (model.get_build_config() or {}).get("input_shape")
     if not model.built or not shape:
-        raise ValueError(
-            "Expected a built model: call it on a batch of images once. "
-            f"Received: {model.name!r}, not built"
-        )
+        raise ValueError(f"{model.name!r} is not built: call it on a batch of images once")
     if not all(size is None or isinstance(size, int) for size in shape):
         raise ValueError(
-            "Expected a model of one input, the images. "
-            f"Received: {model.name!r}, built for inputs of shapes {shape}"
+            f"Expected a model whose only input is images. Received: {model.name!r}, built for "
+            f"inputs of shapes {shape}"
         )
     return (None, *shape[1:]), model.input_dtype
 

@@ -218,15 +218,15 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
     ignored = [tap for tap in weights if recorder.split_weights(tap)[0] in masked.paths]
     if ignored:
         warnings.warn(
-            f"The taps {format_list(ignored)} are computed from queries and keys without the "
-            f"mask that {model.name!r} passes to these layers: they differ from its weights",
+            f"{format_list(ignored)} are computed without the mask that {model.name!r} passes to "
+            "these layers, so they differ from the weights that the model uses",
             stacklevel=3,
         )
     own = [name for name in weights if has_own_rule(layers[recorder.split_weights(name)[0]])]
     if wrong := find_contradicted(model, [name for name in own if name not in ignored]):
         raise ValueError(
-            "Expected attention layers whose weights are the softmax of queries and keys. Received "
-            f"a subclass with a rule of its own, whose output is not given by {format_list(wrong)}"
+            f"{format_list(wrong)} cannot be computed: this attention layer does not use the "
+            "softmax of queries and keys"
         )
     inner = {}
     if scores and scores.tap in chosen:
@@ -293,9 +293,8 @@ def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, Scores]:
 def _warn_of_inverted(model: keras.Model, scores: Any) -> None:
     if scores.is_inverted:
         warnings.warn(
-            f"The class scores of {model.name!r} before its {scores.activation} cannot be read "
-            f"inside it: {scores.tap!r} is computed from its probabilities, so that gradients are "
-            "those of their logarithms",
+            f"The class scores of {model.name!r} before its {scores.activation} cannot be read: "
+            f"{scores.tap!r} is the logarithm of its probabilities, also for gradients",
             stacklevel=4,
         )
 

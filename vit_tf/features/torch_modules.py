@@ -73,8 +73,8 @@ class ModuleFeatures(TorchFeatures):
         in_windows = format_list(self._described.windows) if reads_attention else ""
         if in_windows and kind == "rollout":
             raise ValueError(
-                f"Expected attention over all tokens. Received: {self.name}, which attends within "
-                f"windows in {in_windows}"
+                f"This measurement needs attention over all tokens, but {self.name} attends "
+                f"within windows in {in_windows}"
             )
         if in_windows:
             warnings.warn(f"Attention within windows is left out: {in_windows}", stacklevel=6)
@@ -105,7 +105,7 @@ class ModuleFeatures(TorchFeatures):
             shape = layout.shape if layout else ()  # () also for what is no tensor
             outputs = {0: "one number", 1: "channels that no classifier computes"}
             output = outputs.get(len(shape), f"tokens or maps of shape {shape}")
-            form = f"which returns {output} for each image"
+            form = f"it returns {output} for each image"
             # Its user may have squeezed the one logit of a binary classifier.
             form += ", an array of shape (example,)" if not shape else ""
             raise no_class_scores(self.name, form, SCORES if len(shape) == 1 else None)
@@ -135,8 +135,8 @@ def module_features_of(
         grid = grid_of_shapes(taps, shapes, image_size, patch_size=patch_size, prefix=prefix)
     if grid is not None and described.trace.structure.is_random:
         warnings.warn(
-            f"{described.model.name!r} draws random numbers in inference, with which it may mask "
-            "or shuffle its tokens, as masked autoencoders do. No grid is inferred",
+            f"{described.model.name!r} draws random numbers in inference, as masked autoencoders "
+            "do to mask or shuffle tokens: no token grid is inferred",
             stacklevel=5,
         )
         grid = None

@@ -94,9 +94,8 @@ def find_image_shape(model: Any) -> tuple[int, int, int]:
     if size:
         return (*size, channels)
     raise ValueError(
-        f"Expected a PyTorch module of images of shape (example, channel, height, width). "
-        f"Received: {model.name}, which takes none of sides {SIDES}: {last}"
-        f"{image_encoder_hint(model.module, last)}"
+        f"{model.name} takes no images of shape (example, channel, height, width): sides "
+        f"{SIDES} were tried. The last error: {last}{image_encoder_hint(model.module, last)}"
     ) from last
 
 

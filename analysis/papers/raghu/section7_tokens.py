@@ -210,7 +210,7 @@ def _coarse_contrast(similarity: xr.DataArray, factor: int) -> float:
 @quantity(
     "localization.{model}",
     unit="difference in CKA",
-    more="localizes its last-layer tokens more",
+    more="has last-layer tokens that match their own image patch more closely",
 )
 def localized_tokens(similarity: xr.DataArray) -> Estimate:
     """Localization of tokens in the last layer.
@@ -519,7 +519,7 @@ def _accuracy(result: xr.DataArray, part: int | str) -> Estimate:
 def _correct(accuracy: xr.DataArray) -> np.ndarray:
     """Which images the probe of one layer classifies correctly: (image,)."""
     if "correct" not in accuracy.coords:
-        raise ValueError("Expected which images are classified correctly. Received: accuracies")
+        raise ValueError("The accuracies do not specify which images are classified correctly.")
     return unpack_correct(accuracy["correct"], int(accuracy.attrs["examples"]))
 
 

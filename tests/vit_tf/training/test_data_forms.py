@@ -58,7 +58,7 @@ def test_weights_go_through_augmentation_and_are_refused_where_examples_are_mixe
     flipped = vit_tf.data.augment(data, 3, flip=True)
     np.testing.assert_array_equal(next(iter(flipped))[2], WEIGHTS)
     for mix in ("mixup", "cutmix"):
-        with pytest.raises(ValueError, match="mixup=0 and cutmix=0 for examples with weights"):
+        with pytest.raises(ValueError, match="mixup and cutmix cannot be used"):
             vit_tf.data.augment(data, 3, **{mix: 0.2})
 
 

@@ -189,7 +189,7 @@ def test_states_hold_the_values_at_their_times_though_they_are_written_later(tmp
 def test_files_of_the_user_are_not_replaced_by_a_run(tmp_path, files, is_refused):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    raises = pytest.raises(ValueError, match=f"with {next(iter(files))}, which no run wrote")
+    raises = pytest.raises(ValueError, match=f"holds {next(iter(files))}, which no run wrote")
     with raises if is_refused else contextlib.nullcontext():
         checkpointing.check_configuration({}, str(tmp_path))
 
@@ -450,7 +450,7 @@ def test_loss_that_is_not_finite_ends_the_run(tmp_path):
             kernel.assign(np.nan * kernel)
 
     breaking = keras.callbacks.LambdaCallback(on_epoch_begin=break_third)
-    with pytest.raises(ValueError, match=r"finite. Received: loss=nan in epoch 3"):
+    with pytest.raises(ValueError, match=r"became nan in epoch 3"):
         run(tmp_path, recipe, model, callbacks=[breaking])
     assert newest_state(tmp_path) == "epoch-0002.npz"
     assert len(read_log(tmp_path)) == 2
