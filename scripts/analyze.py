@@ -60,17 +60,18 @@ OPTIONS = {
             default=(),
         ),
         "--roles": named(
-            "role of each in the claims: vit, gap, resnet, mixer or - (default: inferred); of "
-            "variants of these: fraction:0.1 (of the data), without:block03 (no skips), seed:1, "
-            "larger, hybrid, masked, tuned, before, after, far (fine-tuned on a far domain)",
+            "role of each model in the claims: vit, gap, resnet, mixer or - (default: inferred), "
+            "or a variant of one: fraction:0.1 (a tenth of the training data), without:block03 "
+            "(without its skips), seed:1, larger, finer, hybrid, masked (masked patch prediction), "
+            "tuned (the same, fine-tuned), before and after (fine-tuning), far (fine-tuned on a "
+            "far domain)",
             "ROLE",
             nargs="+",
             default=(),
         ),
         "--supervision": named(
-            "how each was trained: labels, image-text, contrastive, self-distillation, "
-            "reconstruction or - (default: known for released names, or inferred from its "
-            "accuracy)",
+            "how each model was trained: labels, image-text, contrastive, self-distillation, "
+            "reconstruction or - (default: inferred from its released name or its accuracy)",
             "KIND",
             nargs="+",
             default=(),
@@ -126,7 +127,7 @@ def parse(arguments: Arguments = None) -> Options:
     options = common.make_parser("analyze", __doc__, OPTIONS, MAIN).parse_args(arguments)
     report_commands.require_figures(options)
     if not options.models and not options.list:
-        raise ValueError("Expected at least one MODEL, or --list. Received: neither")
+        raise ValueError("No MODEL is given: specify at least one, or --list.")
     common.check_layers(options)
     common.require_at_least(options, take_test=4)
     options.out = options.out or Path(f"analysis_{Path(options.data).name}")
@@ -229,7 +230,7 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
     for name in ("names", "roles", "supervision"):
         if 0 < (count := len(getattr(options, name))) != len(sources):
             raise ValueError(
-                f"Expected --{name} for each of the {len(sources)} models. Received: {count}"
+                f"Expected one value of --{name} for each model, {len(sources)}. Received: {count}"
             )
     for role in roles:
         if role != "-":
@@ -308,7 +309,7 @@ def common_size(opened: Sequence[LoadedModel], image_size: int | None) -> tuple[
     if image_size:
         sizes["--image-size"] = (image_size, image_size)
     if not sizes:
-        raise ValueError("Expected --image-size, as the models accept any size. Received: none")
+        raise ValueError("The models accept images of any size: specify --image-size.")
     if len(set(sizes.values())) > 1:
         each = ", ".join(f"{name} {height} x {width}" for name, (height, width) in sizes.items())
         raise ValueError(f"Expected models for images of one size. Received: {each}")

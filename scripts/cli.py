@@ -44,7 +44,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"vit-tf {vit_tf.__version__}")
         return 0
     if name not in COMMANDS:
-        print(f"error: {unknown_name('COMMAND', name, COMMANDS)}", file=sys.stderr)
+        print(f"error: {unknown_name('command', name, COMMANDS)}", file=sys.stderr)
         return 2
     return import_module(f"vit_tf.scripts.{name}").main(rest)
 

@@ -423,8 +423,7 @@ def import_modules(names: Iterable[str]) -> None:
                 )
         except Exception as error:
             raise ValueError(
-                f"Expected --import to be a module or a file.py that can be imported. "
-                f"Received: {name!r}, which raises {type(error).__name__}: {error}"
+                f"--import {name}: the module cannot be imported ({type(error).__name__}: {error})"
             ) from error
         import keras
 

@@ -3,8 +3,8 @@
 Takes folders that `vit-tf train`, `pretrain`, `finetune` or `study` wrote. The FLOPs of a forward
 pass are counted in the model's graph (matrix products and convolutions, two per multiply-add), and
 training counts as three forward passes per image. The number of images comes from log.csv, also for
-a run that has not ended; its test accuracy stays empty, as does that of pre-training. For a
-fine-tuned model only its own images count. The models of a study do not store their batch size: use
+a run that has not ended. Such a run and pre-training have no test accuracy. For a fine-tuned model,
+the images of pre-training do not count. The models of a study do not store their batch size: use
 --batch-size.
 
 Prints the table; writes compute.csv and the plot compute.png to the folder --out.
@@ -107,7 +107,7 @@ def images_seen(run: Run, options: Options) -> int:
     """Number of training images over all steps of a run, repeated ones included."""
     configuration, log = read_json(run.folder / "configuration.json"), run.folder / "log.csv"
     if not log.is_file():
-        raise ValueError(f"Expected a run with at least one epoch. Received: no {str(log)!r}")
+        raise ValueError(f"The run has no finished epoch: {str(log)!r} not found")
     with open(log, newline="", encoding="utf-8") as file:
         rounds = len(list(csv.DictReader(file)))
     recipe = configuration["recipe"]
@@ -119,8 +119,8 @@ def images_seen(run: Run, options: Options) -> int:
     if not data or "batch_size" not in data:
         if options.batch_size is None:
             raise ValueError(
-                "Expected --batch-size for a run that does not store it (64 in a study, by "
-                f"default). Received: {str(run.folder)!r}"
+                f"The run {str(run.folder)!r} does not store its batch size: specify "
+                "--batch-size (64 in a study, by default)"
             )
         return rounds * steps * options.batch_size
     examples, size = count_examples(data, run, options), data["batch_size"]
@@ -207,5 +207,5 @@ def run(options: Options) -> None:
     frame = table.to_dataframe()[["family", *COLUMNS]]
     write_whole(options.out / "compute.csv", frame.to_csv)
     if table["test_accuracy"].isnull().all():
-        raise ValueError("Expected at least one finished run to plot. Received: none")
+        raise ValueError("None of the runs is finished, so there is nothing to plot")
     common.save_plot(plot_compute(table), options.out / "compute.png")

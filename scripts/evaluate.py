@@ -5,9 +5,9 @@ the model, or specified by --range, or by --mean and --std. For few-shot accurac
 classifier is fitted to the features of a layer for a few training images per class (the protocol of
 big_vision). Its L2 penalty is --l2 or, by default, the best penalty on other training images.
 
-The data must have the classes of the model: by name if the model stores class names, otherwise by
-number; the output then states the order, and --classes lists the classes in another one.
---allow-other-classes matches the names that the model has, and the others by position.
+If the model stores class names, the data must have classes of the same names. Otherwise, classes
+are matched by number: the output states their order, and --classes specifies another order.
+--allow-other-classes also evaluates if some names differ: these classes are matched by position.
 
 Prints a table, and writes the results to --out as JSON.
 
@@ -169,7 +169,7 @@ def table(result: dict[str, Any]) -> str:
 def run(options: Options) -> None:
     """Evaluate a model, print a table and write the numbers."""
     if options.no_head and not options.shots:
-        raise ValueError("Expected --shots with --no-head. Received: nothing to evaluate")
+        raise ValueError("--no-head without --shots leaves nothing to evaluate: add --shots")
     if options.shots:
         from vit_tf.common.backend import require_tensorflow
 

@@ -40,7 +40,7 @@ OPTIONS = {
     "page": {
         **common.output("output file", "FILE", default=Path("explore.html")),
         "--results": named(
-            "also write the results there, as netCDF; of several models in a folder each",
+            "also write the results to this folder, as netCDF (one subfolder for each model)",
             "FOLDER",
             type=Path,
         ),
@@ -53,7 +53,7 @@ OPTIONS = {
     },
     "SmoothGrad": {
         "--samples": integer("noisy copies of each image", default=6),
-        "--noise": real("standard deviation, as a fraction of the range of values", default=0.1),
+        "--noise": real("standard deviation of the noise, as a fraction of the range", default=0.1),
         "--seed": integer("seed of the noise", default=0),
     },
 }
@@ -76,7 +76,7 @@ def parse(arguments: Arguments = None) -> Options:
     if not options.images:
         raise ValueError(
             "No image file is given. Expected: vit-tf explore MODEL IMAGE. "
-            f"Received: {format_list(options.models)}, models"
+            f"Received only models: {format_list(options.models)}"
         )
     if options.names and len(options.names) != len(options.models):
         raise ValueError(

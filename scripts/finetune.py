@@ -136,13 +136,13 @@ def make_recipe(options: Options, model: VisionModel) -> vit_tf.FineTuning:
 
 def _own_size(options: Options) -> tuple[int, int]:
     """The (height, width) of a first image as it is, in pixels."""
+    from vit_tf.data.source import SizesDifferError
+
     few = {"splits": ("train",), "take": 1, "batch_size": 1, "data_dir": options.data_dir}
     few |= common.chosen_classes(options)
     try:
         (images,) = vit_tf.data.load(options.data, **few)
-    except ValueError as error:
-        if "image_size" not in str(error):
-            raise
+    except SizesDifferError:
         return 224, 224  # images that differ in size are photographs
     return tuple(images.element_spec[0].shape[1:3])
 

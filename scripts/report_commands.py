@@ -69,13 +69,13 @@ _COCO = {"nargs": 2, "metavar": ("JSON", "FOLDER")}
 ANNOTATIONS = {
     "--objects": {**_COCO, "help": "object masks in COCO format, and the folder of their images"},
     "--parts": {**_COCO, "help": "part masks in COCO format (PartImageNet), and their images"},
-    "--take-objects": integer("number of images of each of these (default: all)"),
+    "--take-objects": integer("number of images with objects and with parts (default: all)"),
     "--videos": named("videos with masks: the folder of DAVIS 2017", "FOLDER"),
     "--pairs": named("image pairs with keypoints: the folder of SPair-71k", "FOLDER"),
     "--landmarks": {
         "nargs": 2,
         "metavar": ("FOLDER", "NAME"),
-        "help": "images for retrieval, and roxford5k or rparis6k",
+        "help": "images for retrieval: a folder, and roxford5k or rparis6k",
     },
 }
 
@@ -147,7 +147,7 @@ def require_figures(options: Options) -> None:
     choices = ["main", "all", *known_figures()]
     for number in figure_numbers(options):
         if number not in choices:
-            raise unknown_name("--figures", number, choices)
+            raise unknown_name("figure in --figures", number, choices)
 
 
 def list_figures(numbers: Sequence[str], with_models: bool = False) -> str:

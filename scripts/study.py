@@ -2,11 +2,11 @@
 
 Three models of similar size are trained on one data set and measured on its test images: a Vision
 Transformer with a CLS token, one with average pooling, and a BiT ResNet. --full trains all models
-of the papers' figures. Further models are an MLP-Mixer, a larger ViT, a hybrid, and a ViT that is
-pre-trained by masked patch prediction. Further variants are models without the skips of a block,
-models trained on fractions of the data or from other seeds, and models before and after
-fine-tuning, on the other half of the classes and on --far-data. --figures trains only the models
-that the selected figures need. The report, its figures (PNG), the results (netCDF) and the models
+of the papers' figures: also an MLP-Mixer, a larger ViT, a hybrid and a ViT that is pre-trained by
+masked patch prediction; models without the skips of a block, with fractions of the data and with
+other seeds; and models before and after fine-tuning on the other half of the classes and on
+--far-data. --figures trains only the models that the selected figures need. The report, its figures
+(PNG), the results (netCDF) and the models
 (.keras) are in the output folder. The same command resumes a run that was stopped; nothing is
 trained or measured again unless it has changed.
 
@@ -574,7 +574,8 @@ def _train_model(
         )
         accuracy = None  # its head is untrained
         if not is_masked:
-            accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
+            silent = cast(Any, 0)  # Keras declares a text
+            accuracy = model.evaluate(test, verbose=silent, return_dict=True)["accuracy"]
     row = {
         "model": plan.name,
         "parameters": model.count_params(),

@@ -73,9 +73,9 @@ OPTIONS = {
     },
     "recipe": {
         "--recipe": named(
-            "recipe of a paper, such as vit-b16, augreg-s16, plain-vit-s16 or bit-r50x1, with the "
-            "learning rate in proportion to the examples of an update; other options override it "
-            "(default: none)"
+            "recipe of a paper, such as vit-b16, augreg-s16, plain-vit-s16 or bit-r50x1; its "
+            "learning rate scales with the batch size, and other options override it (default: "
+            "none)"
         ),
         **common.recipe_options(vit_tf.Recipe),
     },
@@ -165,9 +165,8 @@ def make_model(
     all_options = {name for _, _, names_of_model in MODELS.values() for name in names_of_model}
     unsupported_options = common.given(options, sorted(all_options - set(names)))
     if unsupported_options:
-        raise ValueError(
-            f"Expected options of --model {options.model}. Received: {unsupported_options}"
-        )
+        flags = ", ".join(map(common.flag, unsupported_options))
+        raise ValueError(f"--model {options.model} has no option {flags}")
     settings = {"image_shape": image_shape, "num_classes": num_classes} | common.given(
         options, names
     )

@@ -145,7 +145,7 @@ CALLS = [
     ("vit", lambda m, d: A.cka(m, d.floats, layers="pooled"), None),
     ("vit", lambda m, d: A.cka(m, d.floats, layers=["embedding", "norm"]), None),
     ("vit", lambda m, d: A.cka(m, d.floats, layers="blok00/*"), "block00"),
-    ("mine", lambda m, d: A.cka(m, d.pixels, layers="block_9"), "near matches"),
+    ("mine", lambda m, d: A.cka(m, d.pixels, layers="block_9"), "Did you mean"),
     ("vit", lambda m, d: A.cka(vit_tf.submodel(m), d.floats), None),
     ("vit", lambda m, d: A.cka(lambda x: {"image": x}, d.floats), None),
     ("vit", lambda m, d: A.cka(lambda x: {"image": np.asarray(x) ** 2}, d.floats), None),
@@ -171,7 +171,7 @@ CALLS = [
     ("mine", lambda m, d: A.receptive_field(m, d.pixels[:1]), None),
     ("vit", lambda m, d: A.grad_cam(m, d.one), "maps"),
     ("bit", lambda m, d: A.grad_cam(m, d.one, "airplane"), None),
-    ("bit", lambda m, d: A.grad_cam(m, d.one, "aeroplane"), "near matches: airplane"),
+    ("bit", lambda m, d: A.grad_cam(m, d.one, "aeroplane"), "Did you mean airplane"),
     ("mine", lambda m, d: A.grad_cam(m, d.pixels[:2], [0]), None),
     ("mine", lambda m, d: A.input_gradients(m, d.pixels[0], samples=2), None),
     ("vit", lambda m, d: A.input_gradients(m, d.one, samples=2), None),
@@ -190,7 +190,7 @@ CALLS = [
     ("bit", lambda m, d: A.head_ablation(m, (d.floats, d.labels)), "heads"),
     ("vit", lambda m, d: A.last_layer_cka({"ViT": m, "again": m}, d.floats), None),
     ("vit", lambda m, d: A.position_similarity(m), None),
-    ("bit", lambda m, d: A.patch_filters(m), "no patches"),
+    ("bit", lambda m, d: A.patch_filters(m), "without an embedding"),
     ("vit", lambda m, d: A.cka(m, f"{d.folder}/*.png"), "No file matches"),
     ("vit", lambda m, d: A.cka([m, m], d.pixels)["vit-cls-cifar10"], None),
     (
@@ -200,8 +200,8 @@ CALLS = [
     ),
     ("vit", lambda m, d: A.knn_accuracy(m, d.pairs, d.pairs, k=3), None),
     ("vit", lambda m, d: A.ridge_probe(m, named(d), named(d)), "np.unique"),
-    ("vit", lambda m, d: A.cka(m, d.pils[0]), "at least 4 examples"),
-    ("hub", lambda m, d: A.attention_rollout(m, d.pixels), "rollout assumes skips"),
+    ("vit", lambda m, d: A.cka(m, d.pils[0]), "at least 4 images"),
+    ("hub", lambda m, d: A.attention_rollout(m, d.pixels), "a model without skips"),
     ("mine", lambda m, d: A.grad_cam(m, d.paths[0], 1), None),
     ("mine", lambda m, d: A.cka(m, d.folder), None),
     ("vit", lambda m, d: A.retrieval(m, d.pairs, d.pairs, TRUTH), None),
@@ -249,12 +249,12 @@ def test_a_natural_call(number, model, data, tmp_path, request):
 # (call, its error, words of the one line that it raises)
 MISTAKES = [
     (lambda m, d: A.explore(d.paths[0], m), ValueError, "images come after the model"),
-    (lambda m, d: A.explore(m, "https://a.org/b.jpg"), ValueError, "download the file"),
+    (lambda m, d: A.explore(m, "https://a.org/b.jpg"), ValueError, "Download the file"),
     (lambda m, d: A.make_report(m, m), ValueError, "one list: [model, other]"),
     (lambda m, d: A.cka(m, d.pixels, layerz="pooled"), TypeError, "Did you mean layers"),
     (lambda m, d: A.patch_filters(m).save("filters.png"), ValueError, "figure.savefig(path)"),
     (lambda m, d: A.plot(A.patch_filters(m), "filters.png"), ValueError, "figure.savefig(path)"),
-    (lambda m, d: A.plot(A.patch_filters(m), figsize=(3, 3)), TypeError, "Expected options of"),
+    (lambda m, d: A.plot(A.patch_filters(m), figsize=(3, 3)), TypeError, "has the options"),
     (lambda m, d: A.token_ablations(m), AttributeError, "Did you mean token_ablation"),
     (lambda m, d: vit_tf.load("vit_tiny_patch16_224"), ValueError, "timm:vit_tiny_patch16_224"),
     (lambda m, d: vit_tf.ViT("B/16"), ValueError, "from_variant('B/16'"),
@@ -294,7 +294,7 @@ def test_a_result_is_saved_and_drawn_as_people_guess(model, data, tmp_path):
 @pytest.mark.parametrize(
     "line, words",
     {
-        "analyse vit-cls-cifar10 photos": "near matches: analyze",
+        "analyse vit-cls-cifar10 photos": "Did you mean analyze",
         "explore vit-cls-cifar10 {folder}": "the images of a folder are {folder}/*",
         "explore vit-cls-cifar10": "vit-tf explore MODEL IMAGE",
         "explore vit-cls-cifar10 cat.jpg --tap pooled": "did you mean --taps",
@@ -415,9 +415,9 @@ def test_gradients_of_a_function_of_arrays_are_refused(data):
         return {"map": np.asarray(images) * 2}
 
     of_arrays.token_grid = vit_tf.TokenGrid(32, 32, 0, 1)
-    with pytest.raises(ValueError, match=r"NumPy or PyTorch .*'map' without a gradient"):
+    with pytest.raises(ValueError, match=r"'map' has no gradient .*NumPy or PyTorch"):
         analysis.receptive_field(of_arrays, data.floats)
-    with pytest.raises(ValueError, match=r"Expected scores to be a tap.*'logits'.*map"):
+    with pytest.raises(ValueError, match=r"Expected scores= to name a layer.*'logits'.*map"):
         analysis.grad_cam(of_arrays, data.floats)
 
 
@@ -707,7 +707,7 @@ def test_features_are_those_of_the_layers(model, data):
 
 @pytest.mark.slow
 def test_a_folder_is_split_into_training_and_test_images(model, data):
-    with pytest.warns(UserWarning, match="one of 5 images is a test image"):
+    with pytest.warns(UserWarning, match="one in 5 images tests the probe"):
         accuracy = analysis.ridge_probe(model("vit"), data.folder, layers=-1)
     assert accuracy.sizes["layer"] == 1 and accuracy.isin([0, 1]).all()  # of a single test image
 

@@ -18,8 +18,8 @@ ClassesLike: TypeAlias = int | str | Sequence[int | str] | None
 NUM_SHOWN = 8  # images on which a model shows how many classes it scores
 MAX_CLASSES = 5  # that are explained where none are given
 ONE_SCORE = (
-    "Expected scores of two classes or more, or one output that is a sigmoid, whose value is the "
-    "probability of the second of two classes. Received: scores {}"
+    "Expected scores of two or more classes, or one sigmoid output, the probability of the second "
+    "class. Received: scores {}"
 )
 
 
@@ -80,9 +80,9 @@ def require_float_input(features: Features) -> None:
     """Raises a `ValueError` for a model of integer images, which have no gradients."""
     if "int" in (features.facts.input_dtype or ""):
         raise ValueError(
-            "Expected a model whose input is floating-point, for gradients with respect to the "
-            "images: build it with keras.Input(shape), whose dtype is float32. "
-            f"Received: {features.name!r} with an input of type {features.facts.input_dtype}"
+            f"Gradients need floating-point images, but {features.name!r} takes "
+            f"{features.facts.input_dtype} images. Build it with keras.Input(shape), whose "
+            "dtype is float32."
         )
 
 
@@ -93,8 +93,8 @@ def require_scores(taps: Taps, scores: str, classes: Iterable[int]) -> int:
         shapes = [f"{tap} of shape {tuple(value.shape)}" for tap, value in taps.items()]
         received = f"scores={scores!r} of shape {shape}" if shape else f"scores={scores!r}"
         raise ValueError(
-            "Expected scores to be a tap of shape (example, class). "
-            f"Received: {received}; taps are {format_list(shapes)}"
+            "Expected scores= to name a layer of shape (example, class). Received: "
+            f"{received}; the layers are {format_list(shapes)}"
         )
     classes = list(classes)
     if shape[1] == 1 and classes != [0]:
@@ -175,7 +175,7 @@ def class_positions(
         if isinstance(name, str) and name not in names:
             if not names:
                 raise ValueError(
-                    "Expected classes by number, as the model declares no class_names. "
+                    "The model has no class_names: specify classes by number, from 0. "
                     f"Received: {name!r}"
                 )
             raise unknown_name("class", name, names)

@@ -71,7 +71,7 @@ def require_above_chance(accuracy: float, facts: Mapping[str, Any], model: str) 
     chance = 1 / facts["num_classes"]
     if interval is None or not interval[0] > chance:
         raise ValueError(
-            f"Expected an accuracy of {model} above chance, {chance:.3g}. "
+            f"The accuracy of {model} is not significantly above chance, {chance:.3g}. "
             f"Received: {float(accuracy):.3g} on {facts['examples']} images"
         )
 
@@ -184,12 +184,12 @@ def images_needed(
     pilot = _pilot(result)
     if (half_width is None) == (power is None):
         raise ValueError(
-            "Expected half_width or power, one of them. "
-            f"Received: half_width={half_width}, power={power}"
+            f"Expected either half_width= or power=. Received: half_width={half_width}, "
+            f"power={power}"
         )
     if pilot.interval is None or pilot.units is None or pilot.units.count < 2:
         raise ValueError(
-            "Expected a pilot result with an interval over a known number of images. "
+            "The pilot result has no interval over two or more batches, images or runs. "
             f"Received: {pilot}"
         )
     # How many units, batches or runs, such an interval or such a decision needs.
@@ -201,7 +201,7 @@ def images_needed(
         effect = safeguard_effect(pilot, threshold) if effect is None else effect
         if not (0 < cast(float, power) < 1 and effect != threshold):
             raise ValueError(
-                "Expected a power in (0, 1) and an effect other than the threshold. "
+                "Expected power in (0, 1) and an effect that differs from the threshold. "
                 f"Received: power={power}, effect={effect}, threshold={threshold}"
             )
         units = units_for_power(pilot, cast(float, power), effect, threshold)
@@ -223,6 +223,7 @@ def _pilot(result: Estimate | xr.DataArray | xr.Dataset) -> Estimate:
         last = last.isel({dim: -1 if dim == "layer" else 0 for dim in last.dims})
         return accuracy_of(last.item(), result.attrs["examples"])
     raise ValueError(
-        "Expected an Estimate, accuracies with what is classified correctly, or a result of cka. "
-        f"Received: {type(result).__name__} with {sorted(map(str, result.coords))}"
+        "Expected a result of cka over two or more batches, an accuracy that a measurement of this "
+        f"package returned, or an Estimate. Received: {type(result).__name__} with "
+        f"{sorted(map(str, result.coords))}"
     )

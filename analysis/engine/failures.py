@@ -46,7 +46,7 @@ def describe_failure(error: Exception) -> tuple[str, str]:
 
 def as_reason(message: str) -> str:
     """An error's "Expected A. Received: B" as a sentence for readers who called no function."""
-    parts = re.fullmatch(r"Expected (.+?)\.? Received:? (.+?)\.?", message, re.DOTALL)
+    parts = re.fullmatch(r"Expected (.+?)\.? Received:? (.+?)\.?", message.strip(), re.DOTALL)
     return f"It needs {parts[1]}, but received {parts[2]}." if parts else message
 
 

@@ -40,8 +40,8 @@ def layers(model: ModelLike) -> pd.DataFrame:
     facts = features_of(model, layers="*").facts
     if not facts.layers:
         raise ValueError(
-            "Expected a model whose layers are known without images, such as a Keras model or a "
-            f"PyTorch module. Received: {type(model).__name__}"
+            "Expected a Keras model or a PyTorch module: other models have layers only while "
+            f"they run on images. Received: {type(model).__name__}"
         )
     try:
         measured = features_of(model).facts.layers

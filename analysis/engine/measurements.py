@@ -96,8 +96,8 @@ def measurement(
             require_tensorflow("measurements")
             if tf.inside_function():
                 raise ValueError(
-                    "Expected a measurement to be called outside of a tf.function, as it iterates "
-                    "over images and returns arrays. Received: a call inside of one"
+                    "Measurements iterate over images and return arrays: call them outside of a "
+                    "tf.function."
                 )
             positional, given = forms.arrange(args), forms.rename(options)
             heads = None if "head" in forms.parameters else given.pop("head", None)
@@ -263,8 +263,8 @@ def select_heads(result: Any, heads: int | Sequence[int], name: str) -> Any:
     if isinstance(result, dict):
         return {key: select_heads(each, heads, name) for key, each in result.items()}
     if "head" not in getattr(result, "dims", ()):
-        raise TypeError(f"{name}() has no argument 'head': its result is not by head")
+        raise TypeError(f"{name}() has no argument 'head': its result has no axis of heads")
     numbers = result["head"].values.tolist()
     if unknown := [head for head in np.atleast_1d(heads).tolist() if head not in numbers]:
-        raise ValueError(f"Expected head among 0 to {len(numbers) - 1}. Received: {unknown[0]!r}")
+        raise ValueError(f"Expected head from 0 to {len(numbers) - 1}. Received: {unknown[0]!r}")
     return result.sel(head=heads)

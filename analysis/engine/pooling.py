@@ -63,11 +63,14 @@ def tokens_of(tap: str, values: tf.Tensor, which: str, grid: TokenGrid | None) -
         )
     if grid is None:
         raise ValueError(
-            "Expected features with a token_grid, a vit_tf.TokenGrid, which separates CLS "
-            f"from spatial tokens. Received: {received}, token_grid=None"
+            "The token grid of the model is unknown, so CLS and spatial tokens cannot be "
+            "separated. Pass features whose token_grid is a vit_tf.TokenGrid. Received: "
+            f"{received}"
         )
     if tokens.shape[1] not in (None, grid.num_tokens):
-        raise ValueError(f"Expected {grid.num_tokens} tokens, of {grid}. Received: {received}")
+        raise ValueError(
+            f"Expected layers with the {grid.num_tokens} tokens of {grid}. Received: {received}"
+        )
     if which == SPATIAL:
         return _spatial(tokens, grid)
     if not grid.prefix:
@@ -122,8 +125,8 @@ def require_grid(features: Features, grid: PartialGrid) -> TokenGrid:
     token_grid = grid_of(features, grid)
     if not isinstance(token_grid, TokenGrid):
         raise ValueError(
-            f"Expected a grid, or features with a token_grid; a pair (rows, columns) does not "
-            f"determine the image size of the model. Received: grid={token_grid}"
+            "Expected grid= to be a vit_tf.TokenGrid: the model's own is unknown, and (rows, "
+            f"columns) does not specify the patch size. Received: grid={token_grid}"
         )
     return token_grid
 
@@ -160,7 +163,8 @@ def shared_grid(
         grids["grid"] = as_grid(grid, shared.num_tokens, size)
     if len(set(grids.values())) > 1:
         raise ValueError(
-            f"Expected layers of one token grid, as layers= selects them. Received: {grids}"
+            "The layers have different token grids. Select layers of one grid with layers=. "
+            f"Received: {grids}"
         )
     if (shared.rows * shared.stride, shared.columns * shared.stride) != (height, width):
         raise ValueError(

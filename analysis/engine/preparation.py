@@ -161,9 +161,9 @@ def prepare_pair(
     if any(isinstance(model, Mapping) for model in models):
         if images is not None:
             raise ValueError(
-                "Expected no images with activations: f({name: array}), or "
-                "f({name: array}, features_y={name: array}). "
-                f"Received: images={type(images).__name__}"
+                "Activations are measured without images: f({name: array}), or "
+                "f({name: array}, features_y={name: array}) for two models. Received: "
+                f"images={type(images).__name__}"
             )
         rows, features = features_from_arrays(*models)
         return list(features), batch_arrays(rows, RANDOM)
@@ -186,8 +186,8 @@ def read_model(
         model: a model in any form.
         kind, layers, detail: as for `prepare`.
         block: name of the block, for the kind `"block_heads"`.
-        images: images in any form; floats of one size are the images that a PyTorch module is read
-            for, where it takes them.
+        images: images in any form. The layers of a PyTorch module are found for their size, if they
+            are floats of one size that the module takes.
     """
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
         model = vit_tf.load(model)
@@ -293,15 +293,15 @@ def require_labelled(name: str, images: Any, num_classes: int | None = None) -> 
     # Folders without classes, and lists of files, have labels of -1 and no names.
     if count < 2 or getattr(images, "class_names", None) == ():
         raise ValueError(
-            f"Expected {name} to be images with labels: a pair of arrays (images, labels), a "
-            "tf.data.Dataset of such pairs, or a folder with a folder of images for each class. "
-            "Received: images without labels"
+            f"{name} needs labels: pass a pair of arrays (images, labels), a tf.data.Dataset of "
+            "such pairs, or a folder with one folder of images per class. Received: images without "
+            "labels"
         )
     if count > 2:
         others = ", ".join(f"{part.dtype} of shape {part.shape}" for part in parts[2:])
         raise ValueError(
             f"Expected {name} to be (images, labels), or (images, labels, weights) with a weight "
-            f"for each image, which measurements leave out. Received: {count} parts, after "
+            f"for each image, which measurements ignore. Received: {count} parts, after "
             f"images and labels {others}"
         )
     if is_dataset:

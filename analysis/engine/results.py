@@ -145,16 +145,15 @@ def with_model_names(result: Labelled, models: Sequence[Any]) -> Labelled:
 def expect_array(result: object, dims: Sequence[str], optional: Sequence[str] = ()) -> xr.DataArray:
     """Return a DataArray of these dims, in this order, or raise a `ValueError`."""
     wanted = f"({', '.join(dims)}{''.join(f'[, {name}]' for name in optional)})"
-    if not isinstance(result, xr.DataArray):
+    if (
+        not isinstance(result, xr.DataArray)
+        or not set(dims) <= {*result.dims} <= {*dims, *optional}
+        or not result.size
+    ):
         raise ValueError(
             f"Expected a DataArray of dims {wanted}. Received: {describe_result(result)}"
         )
-    rest = set(result.dims) - set(dims)
-    if set(dims) - set(result.dims) or rest - set(optional) or not result.size:
-        raise ValueError(
-            f"Expected a DataArray of dims {wanted}. Received: {describe_result(result)}"
-        )
-    return result.transpose(*dims, *(name for name in optional if name in rest))
+    return result.transpose(*dims, *(name for name in optional if name in result.dims))
 
 
 def expect_variable(result: object, name: str, dims: Sequence[str]) -> xr.DataArray:
@@ -209,7 +208,10 @@ def select_labels(result: Labelled, **wanted: Any) -> Labelled:
         values = cast(xr.DataArray, result[dim]).values.tolist()
         if value not in values:
             hint = did_you_mean(value, values)
-            raise ValueError(f"Expected {dim} among {values}. Received: {dim}={value!r}.{hint}")
+            raise ValueError(
+                f"Expected {dim} among {format_list(map(repr, values))}. "
+                f"Received: {dim}={value!r}.{hint}"
+            )
         result = result.isel({dim: values.index(value)})
     return result
 
@@ -262,5 +264,5 @@ def query_position(query: int | str, prefix: int, count: int) -> int:
         hint = did_you_mean(query, names) or (
             f" Or by name: {format_list(names)}." if names else " There is no CLS token."
         )
-        raise ValueError(f"Expected query among 0 to {count - 1}. Received: query={query!r}.{hint}")
+        raise ValueError(f"Expected query from 0 to {count - 1}. Received: query={query!r}.{hint}")
     return int(query)

@@ -6,13 +6,13 @@ import json
 import linecache
 import logging
 import os
-from collections.abc import Iterable, MappingView, Sequence
+from collections.abc import Callable, MappingView, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
 from secrets import token_hex
-from types import FunctionType, MethodType
-from typing import Any, cast
+from types import BuiltinFunctionType, EllipsisType, FunctionType, MethodType
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -51,34 +51,43 @@ def _as_json(value: Any, identified_by: str) -> Any:
     """A value as what JSON can hold, the same in every process."""
     if hasattr(value, "__wrapped__") and not isinstance(value, FunctionType):
         return value.__wrapped__  # of a `cache`
-    if isinstance(value, partial):
-        return ["partial", value.func, value.args, value.keywords]
-    if isinstance(value, MethodType):
-        return [value.__self__, value.__func__]
-    if isinstance(value, FunctionType):
-        held = [cell.cell_contents for cell in value.__closure__ or ()]
-        bound = [value.__defaults__, value.__kwdefaults__, [v for v in held if v is not value]]
-        # Lambdas of one function have the same name, but stand on different lines.
-        line = value.__code__.co_firstlineno
-        return [value.__module__, value.__qualname__, line, code_of(value), *bound]
-    if isinstance(value, type) or inspect.isbuiltin(value):
-        return f"{value.__module__}.{value.__qualname__}"
-    if hasattr(value, identified_by):
-        return getattr(value, identified_by)
-    if hasattr(value, "key"):
-        return value.key
+    for types, represent in REPRESENTATIONS:
+        if isinstance(value, types):
+            return represent(value)
+    for name in (identified_by, "key"):
+        if hasattr(value, name):
+            return getattr(value, name)
     if is_dataclass(value):
         return [type(value).__qualname__, {f.name: getattr(value, f.name) for f in fields(value)}]
-    if isinstance(value, np.ndarray | np.generic) or tf.is_tensor(value):
-        array = np.ascontiguousarray(value)
-        return [str(array.dtype), array.shape, hashlib.sha256(array.tobytes()).hexdigest()]
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=repr)
-    if isinstance(value, Sequence | MappingView):
-        return list(cast(Iterable, value))
-    if value is Ellipsis or isinstance(value, complex | slice | inspect.Signature):
-        return repr(value)
     raise TypeError(f"Expected facts of a type that a key supports. Received: {value!r}")
+
+
+def _represent_function(function: FunctionType) -> list[Any]:
+    """A function by its name, the code that defines it and the values that it is bound to."""
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    bound = [function.__defaults__, function.__kwdefaults__, [v for v in held if v is not function]]
+    # Lambdas of one function have the same name, but stand on different lines.
+    line = function.__code__.co_firstlineno
+    return [function.__module__, function.__qualname__, line, code_of(function), *bound]
+
+
+def _represent_array(values: Any) -> list[Any]:
+    """An array or a tensor by its type, its shape and a digest of its values."""
+    array = np.ascontiguousarray(values)
+    return [str(array.dtype), array.shape, hashlib.sha256(array.tobytes()).hexdigest()]
+
+
+# What represents values of some types in a key.
+REPRESENTATIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (partial, lambda bound: ["partial", bound.func, bound.args, bound.keywords]),
+    (MethodType, lambda method: [method.__self__, method.__func__]),
+    (FunctionType, _represent_function),
+    ((type, BuiltinFunctionType), lambda named: f"{named.__module__}.{named.__qualname__}"),
+    ((np.ndarray, np.generic, tf.Tensor, tf.Variable), _represent_array),
+    ((set, frozenset), lambda members: sorted(members, key=repr)),
+    ((Sequence, MappingView), list),
+    ((EllipsisType, complex, slice, inspect.Signature), repr),
+)
 
 
 @cache

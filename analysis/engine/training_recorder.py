@@ -81,7 +81,9 @@ class Recorder(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         if not isinstance(every, int) or every < 1:
-            raise ValueError(f"Expected every to be at least one epoch. Received: {every!r}")
+            raise ValueError(
+                f"Expected every= to be a number of epochs, at least 1. Received: {every!r}"
+            )
         self._measures = _measures_by_name(measurements)
         self._images, self._every = images, every
         self._folder = None if folder is None else Path(folder)
@@ -122,13 +124,15 @@ class Recorder(keras.callbacks.Callback):
 
         results = self.results
         if not results:
-            raise ValueError("Expected a recorder that was passed to `fit`. Received: a new one")
+            raise ValueError(
+                "The recorder has no results yet: pass it to model.fit(..., callbacks=[recorder])."
+            )
         if name is not None or len(results) == 1:
             return analysis.plot(lookup("measurement", name or next(iter(results)), results), ax)
         if ax is not None:
             raise ValueError(
-                "Expected name, the measurement to draw in ax, among "
-                f"{format_list(list(results))}. Received: name=None"
+                "The recorder has several results. Select the one to draw with name=: "
+                f"{format_list(list(results))}."
             )
         import matplotlib.pyplot as plt
 
@@ -195,9 +199,9 @@ class Recorder(keras.callbacks.Callback):
         last = max((done for results in self._recorded.values() for done in results), default=0)
         if self._is_loaded and epoch == 0 and last > 0:
             raise ValueError(
-                f"Expected a new folder for a run from its start. Received: {self._folder}, "
-                f"with the records of epochs up to {last}; go on after them with "
-                f"fit(..., initial_epoch={last})"
+                f"{self._folder} holds records of epochs up to {last}, but this run starts at "
+                f"epoch 0. Continue with fit(..., initial_epoch={last}), or choose a new "
+                "folder."
             )
         self._is_loaded = False
         # Records of epochs that this run is about to repeat are dropped.
@@ -260,8 +264,8 @@ def _require_same_layers(
             )
             if before != now:
                 raise ValueError(
-                    f"Expected the layers of the records of {name}, {format_list(before)}. "
-                    f"Received: {format_list(now)}"
+                    f"The layers of {name} differ from those of earlier epochs. Expected: "
+                    f"{format_list(before)}. Received: {format_list(now)}"
                 )
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 import xarray as xr
 
 import vit_tf
-from vit_tf.common.names import without_password
+from vit_tf.common.names import join_words, without_password
 from vit_tf.data.any_images import as_images, in_known_form
 from vit_tf.data.files import write_whole
 from vit_tf.data.preprocessing import Preprocessing, require_levels
@@ -33,8 +33,9 @@ from ..figures.models import (
     study_model,
 )
 from ..flow.attribution import require_samples
+from ..plots.style import colour_map
 from ..report.first_screen import LeftOut
-from ..report.page import in_frame, require_own
+from ..report.page import as_json, in_frame, require_own, write_page
 from .exploration_results import (
     FLAT,
     MEASURES,
@@ -44,8 +45,8 @@ from .exploration_results import (
     is_flat,
     keep_possible,
 )
-from .explore_page import write_explore_page
 
+MAX_LISTED = 4  # images in the title by name
 MOST_PIXELS = 112  # a side of a map of pixels on the page
 ATTENTION_BITS = 8  # of a weight
 PREDICTIONS = 5  # classes that the model predicts for an image
@@ -224,18 +225,33 @@ def explore_models(
         calls[name] = view["calls"]
         if not results[name]:
             reasons = " ".join(dict.fromkeys(r for _, why in left_out[name] for r in why))
-            raise ValueError(
-                f"Expected a model for which at least one result can be shown. Received: {reasons}"
-            )
+            raise ValueError(f"None of the results can be shown for these models: {reasons}")
         views.append(view)
-    written = write_explore_page(
+    packages = ("tensorflow", "keras")
+    data = {
+        "images": image_names,
+        "colours": colour_map(),
+        "models": [{"name": view["name"], **view["payload"]} for view in views],
+    }
+    words = {view["shown"]["cell"]: view["shown"]["cells"] for view in views}
+    count = len(image_names)
+    shown_images = join_words(image_names) if count <= MAX_LISTED else f"{count} images"
+    written = write_page(
         path,
-        views=views,
-        image_names=image_names,
-        versions=[
-            f"vit_tf {vit_tf.__version__}",
-            *(f"{package} {version(package)}" for package in ("tensorflow", "keras")),
+        "explore",
+        True,
+        __package__ or "",
+        title=f"{join_words(models)}: {shown_images}",
+        payload=as_json(data),
+        views=[
+            {**view, "number": number, "suffix": f"-{number + 1}" if number else ""}
+            for number, view in enumerate(views)
         ],
+        several=count > 1,
+        cell=next(iter(words)) if len(words) == 1 else "position",
+        cells=next(iter(words.values())) if len(words) == 1 else "positions",
+        image_names=image_names,
+        versions=[f"vit_tf {vit_tf.__version__}", *(f"{x} {version(x)}" for x in packages)],
     )
     return Exploration(written, results, left_out, calls)
 
@@ -262,9 +278,7 @@ def open_subject(
     )
     size: Any = expects.size or (image_size and (image_size, image_size))
     if not size:
-        raise ValueError(
-            "Expected image_size, as the model takes images of any size. Received: None"
-        )
+        raise ValueError("The model takes images of any size: specify image_size=.")
     if image_size and tuple(size) != (image_size, image_size):
         raise ValueError(
             f"Expected images of {size[0]} x {size[1]} pixels, as {name} takes. "
@@ -281,7 +295,15 @@ def open_subject(
         **options,
     )
     if subject.classes is not None:
-        _check_classes(subject)
+        (num_classes,) = subject.model.shapes[subject.scores_tap]
+        are_there = [
+            isinstance(x, int | np.integer) and 0 <= x < num_classes for x in subject.classes
+        ]
+        if not all(are_there) or not are_there:
+            raise ValueError(
+                f"Expected classes to be integers from 0 to {num_classes - 1}. "
+                f"Received: {list(subject.classes)}"
+            )
     photos = [
         (_photo(picture, expects, size), _photo(picture, expects, size, largest=0))
         for picture in pictures
@@ -417,7 +439,8 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | st
         for file in sorted(x for x in path.rglob("*") if is_image(x.name)) or [path]:
             if not file.is_file():
                 raise ValueError(
-                    f"Expected an image file. Received: {without_password(image)!r}, no such file"
+                    f"Image file not found: {without_password(image)!r}. Addresses need a "
+                    "download first."
                 )
             pictures.append(decode_file(file))
             names.append(file.name)
@@ -453,17 +476,6 @@ def _probes(batch: np.ndarray) -> np.ndarray:
     """A few different images, on which the shapes of taps are read."""
     turned = [batch, batch[:, ::-1], -batch]
     return np.concatenate(turned)[: max(PROBES, len(batch))] if len(batch) < PROBES else batch
-
-
-def _check_classes(subject: Subject) -> None:
-    """Raises a `ValueError` for classes that are not there."""
-    (count,) = subject.model.shapes[subject.scores_tap]
-    classes = list(subject.classes or ())
-    wrong = [c for c in classes if not isinstance(c, int | np.integer) or not 0 <= c < count]
-    if wrong or not classes:
-        raise ValueError(
-            f"Expected classes to be integers from 0 to {count - 1}. Received: {classes}"
-        )
 
 
 # What is shared by all images, and what the page reads about each.
@@ -732,19 +744,16 @@ def pack(
     slices = values.reshape(*values.shape[:leading], -1)
     if low is not None and (slices < low).any():
         raise ValueError(f"Expected values of at least {low}. Received: {slices.min()}")
-    lowest = _rounded_down(slices.min(axis=-1) if low is None else np.full(slices.shape[:-1], low))
+    lowest = slices.min(axis=-1) if low is None else np.full(slices.shape[:-1], float(low))
+    # The largest float32 numbers that are not above these.
+    nearest = lowest.astype("<f4")
+    below = np.nextafter(nearest, np.float32(-np.inf))
+    lowest = np.where(nearest > lowest, below, nearest).astype("<f4")
     heights = slices - lowest[..., None]
     step = (heights.max(axis=-1) / LEVELS[bits]).astype("<f4")
     scale = np.where(step > 0, step, 1).astype(np.float64)[..., None]
     levels = np.rint(heights / scale).clip(0, LEVELS[bits]).astype("<u2" if bits == 16 else "u1")
     return facts | {"data": _text(levels), "low": _text(lowest), "step": _text(step)}
-
-
-def _rounded_down(values: np.ndarray) -> np.ndarray:
-    """The largest float32 numbers that are not above some float64 numbers."""
-    nearest = np.asarray(values, "<f4")
-    below = np.nextafter(nearest, np.float32(-np.inf))
-    return np.where(nearest > values, below, nearest).astype("<f4")
 
 
 def _text(values: np.ndarray) -> str:

@@ -381,7 +381,7 @@ def collect_results(subject: Subject) -> tuple[dict[str, Any], LeftOut]:
 def keep_possible(
     names: Iterable[str], make: Callable[[str], Any], model_name: str
 ) -> tuple[dict[str, Any], LeftOut]:
-    """What a function makes of names of results, and (what, reasons) of those that it fails for."""
+    """The values of a function of names of results, and (what, reasons) where it fails."""
     values, left_out = {}, []
     for name in names:
         title, _ = MEASURES[name]

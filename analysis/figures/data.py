@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from secrets import token_hex
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.common.names import join_words
 from vit_tf.data.equal_batches import BATCH_SIZE, BatchRule, batch_arrays
 from vit_tf.data.files import digest_files
 from vit_tf.data.labels import count_classes, require_label_type, require_labels
@@ -110,7 +111,7 @@ class Data:
             if name not in self.reasons
         ]
         if needed:
-            reasons.insert(0, f"It needs {' and '.join(dict.fromkeys(needed))}.")
+            reasons.insert(0, f"It needs {join_words(dict.fromkeys(needed))}.")
         return " ".join(dict.fromkeys(reasons))
 
 
@@ -155,31 +156,29 @@ def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) 
     optional = {
         name: made if callable(made) else lambda made=made: made for name, made in optional.items()
     }
-    facts = {"test": _digest(images)}
-    has_labels = _has_classes(images, test.element_spec)
+    data = Data(
+        test,
+        few,
+        labelled=_has_classes(images, test.element_spec),
+        facts={"test": _digest(images)},
+        optional=optional,
+        optional_facts=optional_facts,
+    )
     if train is None:
-        return Data(
-            test,
-            few,
-            labelled=has_labels,
-            facts=facts,
-            optional=optional,
-            optional_facts=optional_facts,
-        )
+        return data
     require_labelled("train", train)
     labelled = batch_train(train)
     if num_classes is None:
         batches = [labels for _, labels in labelled.as_numpy_iterator()]
         num_classes = count_classes(np.concatenate(batches))
-    return Data(
-        test,
-        few,
-        *split_train(labelled),
-        num_classes,
-        facts | {"train": _digest(train), "classes": num_classes},
-        {"gallery": lambda: labelled, **optional},
-        optional_facts,
-        has_labels,
+    fitted, validation = split_train(labelled)
+    return replace(
+        data,
+        train=fitted,
+        validation=validation,
+        num_classes=num_classes,
+        facts=data.facts | {"train": _digest(train), "classes": num_classes},
+        optional={"gallery": lambda: labelled, **optional},
     )
 
 

@@ -10,7 +10,7 @@ from pkgutil import walk_packages
 from string import Formatter
 from typing import Any, TypeAlias
 
-from vit_tf.common.names import join_words, near_names, unknown_name
+from vit_tf.common.names import join_words, unknown_name
 
 from ..engine.failures import explain
 from ..engine.results import Results
@@ -174,7 +174,7 @@ class Figure:
             return selections, reasons
         if selector.user_models is False:
             trained = [x for x in selector.all_roles if x not in ("vit", "gap", "resnet")]
-            words = " and ".join(ROLES[role] for role in trained)
+            words = join_words(ROLES[role] for role in trained)
             return selections, [f"It needs {words}, which vit-tf study --full trains."]
         return selections, [selector.user_models] if selector.user_models else []
 
@@ -485,13 +485,9 @@ def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
     figures = all_figures()
     numbers = [str(number) for number in numbers]
     all_numbers = list(dict.fromkeys(number for figure in figures for number in figure.choices))
-    unknown = [number for number in numbers if number not in (MAIN, ALL, *all_numbers)]
-    if unknown:
-        near = dict.fromkeys(near for name in unknown for near in near_names(name, all_numbers))
-        hint = f" (near matches: {', '.join(near)})" if near else ""
-        raise ValueError(
-            f"Expected figures among {', '.join(all_numbers)}{hint}. Received: {', '.join(unknown)}"
-        )
+    for number in numbers:
+        if number not in (MAIN, ALL, *all_numbers):
+            raise unknown_name("figure", number, all_numbers)
     every = not numbers or MAIN in numbers or ALL in numbers
     return [f for f in figures if every or set(numbers) & set(f.choices)]
 
@@ -535,7 +531,7 @@ def check_figures(figures: Sequence[Figure]) -> None:
         for claim in figure.claims:
             if claim.name in owners_of_claims:
                 raise ValueError(
-                    f"Expected one claim {claim.name!r}. Received: one of "
+                    f"Two claims are called {claim.name!r}: one of "
                     f"{owners_of_claims[claim.name]} and one of {where}"
                 )
             owners_of_claims[claim.name] = where
@@ -545,8 +541,7 @@ def check_figures(figures: Sequence[Figure]) -> None:
         for other, models_of_other in owners:
             if not fields_of(figure.name) or models & models_of_other:
                 raise ValueError(
-                    f"Expected one picture called {figure.name!r}. Received: one of "
-                    f"{other} and one of {where}"
+                    f"Two pictures are called {figure.name!r}: one of {other} and one of {where}"
                 )
         owners.append((where, models))
 

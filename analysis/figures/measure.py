@@ -200,8 +200,8 @@ def with_inputs(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
                 functions = [cast(OwnPasses, m).make for m in (existing, needed)]
                 made = join_words(f"{make.__module__}.{make.__qualname__}" for make in functions)
                 raise ValueError(
-                    f"Expected one result of each name. Received: two called {needed.name!r}, "
-                    f"which {made} make with different parameters"
+                    f"Two results are called {needed.name!r}: {made} make them with different "
+                    "parameters"
                 )
     return table
 
@@ -658,8 +658,8 @@ def _as_copy(
         state = statistics[m.name].state
         if m.before and state is None:
             raise ValueError(
-                f"Expected the statistic of {m.name!r} to have what it is fed as its state, so "
-                f"that {copy[m.name].name!r} can share its graph. Received: state=None"
+                f"The statistic of {m.name!r} needs state=, the arrays that it is fed, so that "
+                f"{copy[m.name].name!r} can share its graph"
             )
         states |= {} if state is None else {m.name: state}
     return Copy(weights, states)

@@ -47,7 +47,7 @@ from vit_tf.features.submodels import TapModel
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import is_torch_module
 from vit_tf.training import checkpointing
-from vit_tf.training.evaluation import correct_answers, describe_class_order, match_classes
+from vit_tf.training.evaluation import correct_answers, match_classes
 
 from ..engine.failures import as_reason, explain
 from ..engine.store import base_code, code_of, fingerprint, load_result, store_result
@@ -108,10 +108,6 @@ DESCRIBED = ("keras", "vit_tf")  # packages whose layers are what their configur
 PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
 CONSTANT = 1e-6  # share of the squares that is left around the mean, as for CKA
 MIN_VARIATION = 1e-3  # the same of scores or layers that hardly vary
-LOW_VARIATION = "Models whose last layers hardly vary"
-CONSTANT_LAYERS = "Layers that do not vary between images"
-NO_ACCURACY = "Test accuracy"
-OTHER_CLASSES = "Models of other classes than those of the data"
 LOW_VARIATION_MESSAGE = (
     "The last layers of {model} hardly differ between images. The model received images with "
     "values in {values}."
@@ -464,8 +460,9 @@ def shared_framing(
     channels = {framing.num_channels for framing in framings}
     if len(channels) > 1:
         raise ValueError(
-            "Expected models of images of equally many channels. "
-            f"Received: models of {join_words(map(str, sorted(channels)))}"
+            "The models take images with different numbers of channels: "
+            f"{join_words(map(str, sorted(channels)))}. Models of one report take the same "
+            "images."
         )
     half = (0.5,) * channels.pop()
     return Preprocessing(size, half, half)
@@ -495,10 +492,13 @@ def prepare_models(
     require_distinct(
         [*names, *(f"{name} ({role})" for name in names for role in (*BASELINES, "untrained 2"))]
     )
-    few = next(iter(data.few))
-    few = (few[0] if isinstance(few, tuple) else few)[:PROBES].numpy()
-    titles = (LOW_VARIATION, CONSTANT_LAYERS, OTHER_CLASSES, NO_ACCURACY)
-    models, rows, notes = [], [], {title: [] for title in titles}
+    few = tf.nest.flatten(next(iter(data.few)))[0][:PROBES].numpy()
+    models, rows = [], []
+    notes: dict[str, list[str]] = {}  # by the title of an entry of what is not shown
+
+    def note(title: str, sentence: str) -> None:
+        notes.setdefault(title, []).append(sentence)
+
     for source in loaded:
         model, constant, variation_of_last = study_model(source, few)
         log.info("%s: %d layers are measured", source.name, len(model.taps))
@@ -510,7 +510,7 @@ def prepare_models(
             if isinstance(error, OSError) or this_worker(tf.distribute.get_strategy())[1] > 1:
                 raise
             reason = explain(error, f"The test accuracy of {source.name}")
-            notes[NO_ACCURACY].append(f"{source.name}: {reason}")
+            note("Test accuracy", f"{source.name}: {reason}")
         accuracy = None if correct is None else (float(correct.mean()), len(correct))
         # A model whose own head classifies these images was trained with labels, unless it is known
         # how it was trained.
@@ -526,24 +526,22 @@ def prepare_models(
         rows.append(describe_model(source, model))
         if accuracy:
             rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
-            own_names = model.features.facts.class_names or None
-            if class_order := describe_class_order(own_names, class_names):
-                log.info("%s: %s", source.name, class_order)
         if why_not:
-            notes[OTHER_CLASSES].append(f"{source.name}: {why_not}")
+            note("Models of other classes than those of the data", f"{source.name}: {why_not}")
             log.info("The accuracy of %s is not reported: %s", source.name, why_not)
         if constant:
-            notes[CONSTANT_LAYERS].append(f"{source.name}: {', '.join(constant)}.")
+            layers = f"{source.name}: {', '.join(constant)}."
+            note("Layers that do not vary between images", layers)
         if variation_of_last < MIN_VARIATION:
             values = interval(*source.expects.value_range)
             message = LOW_VARIATION_MESSAGE.format(model=source.name, values=values)
-            notes[LOW_VARIATION].append(message + remedy)
+            note("Models whose last layers hardly vary", message + remedy)
     all_models = []
     for source, model in zip(loaded, with_given_roles(models), strict=True):
         seeds = range(seed, seed + copies) if source.is_keras else ()
         makers = [partial(vit_tf.reinitialize, source.model, own_seed) for own_seed in seeds]
         all_models += [model, *baselines_of(model, makers, seed)]
-    return all_models, rows, [(title, sentences) for title, sentences in notes.items() if sentences]
+    return all_models, rows, list(notes.items())
 
 
 def parse_role(
@@ -602,8 +600,8 @@ def _base_of(model: StudyModel, role: str, others: list[StudyModel]) -> StudyMod
         return None
     if not fitting:
         raise ValueError(
-            f"Expected a model with the role {wanted!r}, of which {model.name} is a variant "
-            f"({role}). Received: none"
+            f"{model.name} is a variant ({role}) of a model with the role {wanted!r}, but no "
+            "model has this role"
         )
     return (of_equal_size or fitting)[0]
 
@@ -712,8 +710,8 @@ def _observed_features(
     shapes = {layer: x.shape[1:] for layer, x in values.items() if layer not in constant}
     if not shapes:
         raise ValueError(
-            "Expected layers with floating-point values that vary between images. "
-            f"Received: {loaded.source or loaded.name} with none"
+            f"{loaded.source or loaded.name} has no layer to measure: no layer is "
+            "floating-point and varies between images"
         )
     variations = [variation(values[layer]) for layer in reversed(shapes)]
     last_variation = next(filter(None, variations), 0.0)  # none where a head is still zero

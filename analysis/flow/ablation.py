@@ -113,7 +113,7 @@ def head_ablation(
         model, images, kind="heads", layers=layers, detail=detail, scores=scores, labelled=True
     )
     scores = score_layer(features, scores)
-    shapes = require_submodel(features, scores)
+    shapes = layers_to_edit(features, scores)
     if unlike := {layer: shape for layer, shape in shapes.items() if len(shape) != 3}:
         raise ValueError(
             "Expected outputs of heads of shape (token, head, channel) for each example. "
@@ -221,15 +221,15 @@ def skip_ablation(
     scores = score_layer(features, scores)
     # The taps that are set to zero together, by layer and path.
     removed: dict[tuple[str, str], list[str]] = {}
-    for tap in require_submodel(features, scores):
+    for tap in layers_to_edit(features, scores):
         site, _, path = tap.rpartition("/")
         if path in ("skip", "branch") and site:
             layer = re.sub(OF_SUBLAYERS, "", site) if whole_blocks else site
             removed.setdefault((layer, path), []).append(tap)
     if not removed:
         raise ValueError(
-            "Expected taps 'site/skip' or 'site/branch' besides the scores. "
-            f"Received: {format_list(features.facts.layers)}"
+            "Expected layers 'NAME/skip' or 'NAME/branch' to remove. Received: "
+            f"{format_list(features.facts.layers)}"
         )
     return measure_effects(
         features,
@@ -330,7 +330,7 @@ def token_ablation(
         model, images, kind="embedding", layers=layers, detail=detail, scores=scores, labelled=True
     )
     scores = score_layer(features, scores)
-    shapes = require_submodel(features, scores)
+    shapes = layers_to_edit(features, scores)
     # The layer of tokens has two axes, and attention weights, by which tokens are ranked, three.
     weights = [layer for layer, shape in shapes.items() if len(shape) == 3]
     tokens = [layer for layer, shape in shapes.items() if len(shape) == 2]
@@ -341,8 +341,8 @@ def token_ablation(
     has_one_of_each = len(tokens) == 1 and len(weights) <= 1
     if token_grid is None or not has_one_of_each or num_tokens != token_grid.num_tokens:
         raise ValueError(
-            "Expected one tap of tokens (example, token, channel) of a known grid, one of "
-            "attention weights at most, and the scores. Received: "
+            "Expected a submodel with one layer of tokens (example, token, channel) on a "
+            "known grid, at most one layer of attention weights, and the scores. Received: "
             f"{shapes}, grid={token_grid or known_grid}"
         )
     if not all(0 < share <= 1 for share in shares):
@@ -497,16 +497,16 @@ def activation_patching(
     (features, *others), _ = prepare_images(models, {}, scores=[scores] * len(models))
     other_model = others[0] if others else features
     scores = score_layer(features, scores)
-    shapes = require_submodel(features, scores)
+    shapes = layers_to_edit(features, scores)
     counts = [shape[0] for shape in shapes.values() if len(shape) == 2 and shape[0] is not None]
     if len(set(counts)) > 1 or len(counts) < len(shapes):
         raise ValueError(
-            "Expected layers of equally many tokens, of shape (example, token, channel). "
-            f"Received: {shapes}"
+            "Expected layers with the same number of tokens, of shape (example, token, "
+            f"channel). Received: {shapes}"
         )
     if missing := [tap for tap in features.facts.layers if tap not in other_model.facts.layers]:
         raise ValueError(
-            f"Expected a source with the same taps. Received: no {format_list(missing)}"
+            f"Expected the other model to have the same layers. Received: no {format_list(missing)}"
         )
     # Both images of a pair must keep their position, so pairs stay in their order.
     data = as_dataset(pairs)
@@ -528,7 +528,9 @@ def activation_patching(
     products, squares, count = totals["products"], totals["squares"], totals["examples"]
     require_finite("activation patching", [products, squares], ["scores"] * 2)
     if not squares > 0:
-        raise ValueError("Expected pairs whose scores differ. Received: equal scores")
+        raise ValueError(
+            "The scores of both images are equal in every pair, so there is no difference to patch."
+        )
     # The transfer is a ratio of sums over pairs, whose error is linearized.
     ratio = products / squares
     residual = totals["products^2"] - 2 * ratio * totals["products*squares"]
@@ -748,12 +750,12 @@ def replacement_of(replacement: str, tap: str, means: Mapping[str, tf.Tensor] | 
     return edits.zero if replacement == ZERO else edits.resampled()
 
 
-def require_submodel(features: Features, scores: str) -> dict[str, Shape]:
-    """The shapes of the layers to intervene at, all but the scores, without the example axis."""
-    if scores not in features.facts.layers or len(features.facts.layers) < 2:
-        raise ValueError(
-            f"Expected a submodel of the scores, scores={scores!r}, and of taps to intervene at. "
-            f"Received: {format_list(features.facts.layers)}"
-        )
+def layers_to_edit(features: Features, scores: str) -> dict[str, Shape]:
+    """The shapes, without the example axis, of all layers but the scores."""
     facts = features.facts
+    if scores not in facts.layers or len(facts.layers) < 2:
+        raise ValueError(
+            f"Expected a submodel that returns the scores, {scores!r}, and at least one layer "
+            f"to intervene at. Received: {format_list(facts.layers)}"
+        )
     return {layer: facts.shapes[layer] for layer in facts.layers if layer != scores}

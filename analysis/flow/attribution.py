@@ -26,6 +26,7 @@ from ..engine.traces import reusable
 PIXELS_AT_ONCE = 2**18  # of noisy images that share a batch
 
 
+@measurement("scores")
 def input_gradients(
     model: ModelLike,
     images: ImagesLike,

@@ -31,7 +31,7 @@ from ..engine.results import ALL, SPATIAL, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
 from ..statistics.intervals import t_interval
-from .ablation import CHANGES, as_table, effects_statistic, measure_effects, require_submodel
+from .ablation import CHANGES, as_table, effects_statistic, layers_to_edit, measure_effects
 
 CLASS, COLOUR, POSITION, COLUMN = "class", "colour", "position", "column"
 CONCEPT, RANDOM = "concept", "random"
@@ -144,7 +144,7 @@ def concept_erasure(
         labelled=True,
     )
     scores = score_layer(features, scores)
-    shapes = require_submodel(features, scores)
+    shapes = layers_to_edit(features, scores)
     columns = None
     if isinstance(concept, str):
         if concept not in (CLASS, COLOUR, POSITION):
@@ -155,7 +155,9 @@ def concept_erasure(
     if concept == POSITION:
         shapes = {layer: x for layer, x in shapes.items() if SPATIAL in token_groups(x, grid)}
     if not shapes:
-        raise ValueError(f"Expected layers with positions. Received: {features.facts.shapes}")
+        raise ValueError(
+            f"Expected layers with spatial tokens or positions. Received: {features.facts.shapes}"
+        )
 
     # The first pass sums what all maps and probes follow from.
     moments = _moments_statistic(features, concept, tuple(shapes), scores, seed)
@@ -209,8 +211,9 @@ def _fit_layers(
         for tokens, quarters in quarters_by_tokens.items():
             if min(quarter["count"] for quarter in quarters) < 2:
                 raise ValueError(
-                    "Expected images in each of the four quarters into which they are divided: use "
-                    f"more images. Received: {[int(q['count']) for q in quarters]} vectors"
+                    "The images are divided into quarters, each of which needs at least 2 "
+                    "vectors: use more images. Received: "
+                    f"{[int(q['count']) for q in quarters]} vectors"
                 )
             halves = [Covariances.from_sums(quarters[:2]), Covariances.from_sums(quarters[2:])]
             # The images of each half are erased with the map of the other one.
@@ -230,9 +233,9 @@ def _fit_layers(
                 held_out_r_squared(parts, of_concept, l2),
                 max(eraser.read.shape[1] for eraser in of_concept),
             )
-    columns = np.array(list(probed.values())).T
+    columns = zip(*probed.values(), strict=True)
     variables = {
-        name: variable("intervention", column, words)
+        name: variable("intervention", list(column), words)
         for (name, words), column in zip(PROBED.items(), columns, strict=True)
     }
     return maps, as_table(variables, {}, probed, ("layer", "tokens"))
@@ -395,11 +398,13 @@ def as_columns(concept: ArrayLike) -> np.ndarray:
         columns = (columns - columns.mean(axis=0)) / np.where(deviations > 0, deviations, 1)
     else:
         raise ValueError(
-            "Expected a concept of classes of shape (example,), or of real values of shape "
+            "Expected concept= to be classes of shape (example,), or real values of shape "
             f"(example,) or (example, value). Received: {values.dtype} of shape {values.shape}"
         )
     if not np.isfinite(columns).all() or not columns.std(axis=0).any():
-        raise ValueError("Expected a concept of finite values that vary. Received: another one")
+        raise ValueError(
+            "The values of concept= are not finite, or they do not vary between images."
+        )
     return columns
 
 

@@ -214,9 +214,8 @@ def common_shift(maps: Taps, size: tuple[int, int]) -> Shift:
     shift = down, right
     if all(pixels % length == 0 for pixels, length in zip(shift, size, strict=True)):
         raise ValueError(
-            f"Expected layers that all move by whole positions with a shift smaller than the "
-            f"images; give shifts=, or the layers. Received: images of {size[0]} x {size[1]} "
-            "pixels, of which no smaller shift does"
+            f"No shift smaller than the images, {size[0]} x {size[1]} pixels, moves every "
+            "layer by whole positions. Specify shifts=, or select fewer layers with layers=."
         )
     return shift
 

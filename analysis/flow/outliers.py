@@ -35,10 +35,10 @@ from .ablation import (
     REPLACEMENTS,
     RESAMPLE,
     effects_statistic,
+    layers_to_edit,
     means_to_insert,
     measure_effects,
     replacement_of,
-    require_submodel,
 )
 
 OUTLIER, ORDINARY, PREFIX = "outlier", "ordinary", "prefix"
@@ -141,7 +141,7 @@ def outlier_tokens_statistic(
 ) -> Statistic[xr.Dataset]:
     """The `Statistic` of `outlier_tokens`."""
     if not 0 < level < 1:
-        raise ValueError(f"Expected a level in (0, 1). Received: {level}")
+        raise ValueError(f"Expected level to be in (0, 1). Received: level={level}")
     grid = features.facts.grid if grid is None else require_grid(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
@@ -219,8 +219,8 @@ def norm_threshold(norms: np.ndarray, level: float) -> float:
     count = len(squares)
     if count < MIN_TOKENS:
         raise ValueError(
-            f"Expected at least {MIN_TOKENS} tokens, for the quantiles of their norms. "
-            f"Received: {count}"
+            f"Expected at least {MIN_TOKENS} tokens, to estimate quantiles of their norms: use "
+            f"more images. Received: {count}"
         )
 
     def quantile(share: float, side: int) -> float:
@@ -377,14 +377,16 @@ def outlier_roles(
         model, images, kind="patching", layers=layers, detail=detail, scores=scores, labelled=True
     )
     scores = score_layer(features, scores)
-    read_layers = list(require_submodel(features, scores))
+    read_layers = list(layers_to_edit(features, scores))
     grid = require_grid(features, None)
     if outliers is None:
         tokens = keep(features, ("tokens", *read_layers), lambda: features.select(read_layers))
         statistic = outlier_tokens_statistic(tokens, level=level)
         outliers = evaluate(statistic, images, tokens, description="outlier tokens")
     if missing := sorted(set(read_layers) - set(outliers["layer"].values)):
-        raise ValueError(f"Expected outliers of the same layers. Received: none of {missing}")
+        raise ValueError(
+            f"outliers= lacks the layers {missing}: measure outlier_tokens at the same layers."
+        )
     outliers = outliers.sel(layer=read_layers)
     # Layers with outliers in too few images are left out.
     thresholds = {

@@ -294,7 +294,9 @@ def position_attribution(
         model, images, kind="maps", layers=layers, detail=detail, keep_order=True
     )
     if not (rows >= 1 and columns >= 1):
-        raise ValueError(f"Expected a grid with at least one cell. Received: {rows} x {columns}")
+        raise ValueError(
+            f"Expected rows and columns to be at least 1. Received: {rows} x {columns}"
+        )
     shapes = features.facts.shapes
     for layer in features.facts.layers:  # an error in `map_fn` would stay in TensorFlow's state
         if layer in shapes:
@@ -435,8 +437,8 @@ class Piece:
         gradient = self.tape.gradient(list(targets), self.source, output_gradients=weights)
         if gradient is None:
             raise ValueError(
-                "Expected layers that TensorFlow computes from the images, which a function that "
-                f"uses NumPy or PyTorch does not do. Received: {tap!r} without a gradient"
+                f"{tap!r} has no gradient with respect to the images. A function must compute "
+                "its layers with TensorFlow, not with NumPy or PyTorch."
             )
         return tf.cast(gradient, tf.float32)
 

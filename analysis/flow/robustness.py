@@ -247,8 +247,8 @@ def perturbed(
     height, width = images.shape[1:3]
     if height % patch_size or width % patch_size:
         raise ValueError(
-            f"Expected images that patches of {patch_size} pixels tile; choose patch_size. "
-            f"Received: images of {height} x {width} pixels"
+            f"Patches of {patch_size} pixels do not tile images of {height} x {width} pixels: "
+            "choose another patch_size."
         )
     sides = (patch_size, patch_size)
     patches = as_patches(images, sides)

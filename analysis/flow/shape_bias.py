@@ -95,8 +95,9 @@ def shape_bias_statistic(features: Features, scores: str = "logits") -> Statisti
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         if labels.shape.rank != 2 or labels.shape[1] != 2 or not labels.dtype.is_integer:
             raise ValueError(
-                "Expected integer labels of shape (example, 2), the classes of the shape and of "
-                f"the texture. Received: {labels.dtype.name} of shape {tuple(labels.shape)}"
+                "Expected integer labels of shape (example, 2): the class of the shape and "
+                f"the class of the texture. Received: {labels.dtype.name} of shape "
+                f"{tuple(labels.shape)}"
             )
         values = tf.cast(taps[scores], tf.float32)
         return {
@@ -163,8 +164,8 @@ def require_pairs(labels: np.ndarray, num_classes: int) -> None:
         )
     if equal := int((labels[:, 0] == labels[:, 1]).sum()):
         raise ValueError(
-            "Expected the shape and the texture of every image to have different classes. "
-            f"Received: {equal} images where they have the same class"
+            "The shape and the texture of an image must be of different classes. Received: "
+            f"{equal} images with one class"
         )
 
 

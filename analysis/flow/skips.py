@@ -252,7 +252,8 @@ def _pairs(taps: Taps) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     }
     if not pairs:
         raise ValueError(
-            f"Expected taps 'site/skip' with their 'site/branch'. Received: {format_list(taps)}"
+            "Expected layers 'NAME/skip' together with 'NAME/branch'. Received: "
+            f"{format_list(taps)}"
         )
     return pairs
 

@@ -24,7 +24,7 @@ from ..engine.preparation import ImagesLike, prepare_images, read_model, score_l
 from ..engine.results import layer_names, model_name, require_finite
 from ..engine.stream import Statistic, evaluate, sum_statistic
 from ..engine.traces import keep, reusable
-from .ablation import effects_statistic, measure_effects, require_submodel
+from .ablation import effects_statistic, layers_to_edit, measure_effects
 
 # The tensors of the parts of a sequence, by layer.
 Parts: TypeAlias = dict[str, dict[str, tf.Tensor]]
@@ -116,8 +116,8 @@ def stitching(
     )
     scores = score_layer(y, scores)
     if l2 < 0:
-        raise ValueError(f"Expected an l2 of at least 0. Received: {l2}")
-    layers_y = list(require_submodel(y, scores))
+        raise ValueError(f"Expected l2 to be at least 0. Received: l2={l2}")
+    layers_y = list(layers_to_edit(y, scores))
     grid_x = x.facts.grid
     grid = require_grid(y, None)
     sources = {"": x}

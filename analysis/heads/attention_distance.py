@@ -154,7 +154,10 @@ def attention_weights(taps: Taps, grid: TokenGrid) -> Taps:
             )
     heads = {tap: value.shape[1] for tap, value in weights.items()}
     if len(set(heads.values())) != 1:
-        raise ValueError(f"Expected layers with equally many heads. Received: {heads}")
+        raise ValueError(
+            "Expected layers with the same number of heads: select them with layers=. "
+            f"Received: {heads}"
+        )
     return weights
 
 

@@ -208,9 +208,8 @@ def _skip_changes(taps: Taps) -> dict[str, tf.Tensor]:
     missing = [tap for tap in required or ["block*/attention/weights"] if tap not in taps]
     if missing:
         raise ValueError(
-            "Expected 'skip' and 'sum' of every site with attention 'weights': rollout "
-            "assumes skips, and does not apply to a model without them. Received "
-            f"no {format_list(missing)}"
+            "Attention rollout needs 'NAME/skip' and 'NAME/sum' for each 'NAME/weights', and "
+            f"does not apply to a model without skips. Missing: {format_list(missing)}"
         )
     changes = {}
     # Without a norm between sites, the sum of one site is the skip of the next.
@@ -229,10 +228,9 @@ def _require_same_skips(changes: dict[str, float], examples: int) -> None:
     changed = [pair for pair, total in changes.items() if total / examples > UNCHANGED]
     if changed:
         raise ValueError(
-            "Expected the sum of each site to be the skip of the next: rollout does not apply "
-            "if sums are normalised (post-norm) or a site in between is not among the taps. "
-            "Received "
-            f"a difference between {format_list(changed, '; ')}"
+            "Attention rollout needs the sum of each sublayer to be the skip of the next. It "
+            "does not apply to post-norm models, or if a sublayer is missing from the layers. "
+            f"Received a difference between {format_list(changed, '; ')}"
         )
 
 

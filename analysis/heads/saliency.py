@@ -192,7 +192,7 @@ def _overlap(totals: Totals, features: Features, grid: TokenGrid, mass: float) -
     layers, _ = stack_layers("saliency", totals["attention"])
     require_in_range(totals["out_of_range"])
     if not totals["counted"]:
-        raise ValueError("Expected a mask that is not empty. Received: empty masks only")
+        raise ValueError("All masks are empty: at least one must mark an object.")
     # Sums and counts of each batch, of shape (batch, 2, query, layer, head).
     batches, other_batches = (
         np.stack(list(totals["rows"][name].values()), axis=3) for name in ("iou", "other_iou")

@@ -224,8 +224,8 @@ def correct_keypoints(
     require_word(threshold, THRESHOLDS, "threshold")
     if (threshold == "box") != (boxes is not None):
         raise ValueError(
-            "Expected boxes with threshold='box', and only then. "
-            f"Received: threshold={threshold!r}, boxes={boxes}"
+            "Expected boxes with threshold='box', and no boxes otherwise. Received: "
+            f"threshold={threshold!r}, boxes={boxes}"
         )
     sides = 1.0 if boxes is None else _longer_sides(boxes, len(distances))[:, None]
     correct = (distances <= reach * sides).sum(axis=1)
@@ -378,9 +378,9 @@ def square_pairs(pairs: Pairs, size: int) -> np.ndarray:
             has_all = count and points.shape == (count, 2)
             if not has_all or not ((points >= 0) & (points <= (height, width))).all():
                 raise ValueError(
-                    "Expected as many source as target points, at least one, each within its "
-                    f"image. Received: pair {number} with {name} points {points.tolist()} in an "
-                    f"image of {height} x {width}"
+                    "Expected at least one point, equally many source and target points, and "
+                    f"points within their image. Received: pair {number} with {name} points "
+                    f"{points.tolist()} in an image of {height} x {width}"
                 )
             squared[number, side, :count] = square_points(points, height, width, size)
     return squared
@@ -391,8 +391,8 @@ def square_boxes(pairs: Pairs, size: int) -> np.ndarray:
     missing = [n for n, pair in enumerate(pairs) if np.shape(pair.get("target_box", ())) != (4,)]
     if missing:
         raise ValueError(
-            "Expected a target_box (top, left, bottom, right) of each pair for threshold='box'. "
-            f"Received: pair {missing[0]} without"
+            "threshold='box' needs the target_box (top, left, bottom, right) of each pair. "
+            f"Pair {missing[0]} has none."
         )
     corners = []
     for pair in pairs:

@@ -5,8 +5,8 @@ import sys
 
 if sys.flags.optimize > 1:
     raise ValueError(
-        "Expected docstrings, in which papers state their claims. Received: python -OO, which "
-        "removes them; python -O keeps them"
+        "vit_tf.analysis needs docstrings, in which papers state their claims: run python -O "
+        "instead of python -OO"
     )
 
 # The numbers of the figures that each module defines, for `--figures`: they are checked before

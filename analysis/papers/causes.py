@@ -1,6 +1,7 @@
 """Interventions: which heads, blocks and tokens does the output depend on?"""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -115,18 +116,13 @@ def lens_of(model: StudyModel) -> Measurement:
     return intervention(measure, model, model.layers("lens"), "lens_accuracy", call)
 
 
-def over_seeds(measure: MeasureModel) -> Callable[[list[StudyModel]], Measurements | None]:
-    """A function of models that measures a ViT and its other seeds, or the user's models."""
-
-    def measure_models(models: list[StudyModel]) -> Measurements | None:
-        if user_models := with_roles(models, "model"):
-            return {model.name: measure(model) for model in user_models}
-        for intact in with_roles(models, "vit"):
-            if others := variants(models, intact, "seed"):
-                return {model.name: measure(model) for model in (intact, *others)}
-        return None
-
-    return measure_models
+def over_seeds(models: list[StudyModel], measure: MeasureModel) -> Measurements | None:
+    """A measurement of a ViT and its other seeds, or of the user's models."""
+    shown = with_roles(models, "model")
+    for intact in with_roles(models, "vit"):
+        if not shown and (seeds := variants(models, intact, "seed")):
+            shown = [intact, *seeds]
+    return {model.name: measure(model) for model in shown} or None
 
 
 def removal_of_blocks(models: list[StudyModel]) -> Measurements | None:
@@ -255,7 +251,7 @@ HEADS = Figure(
     chapter=CAUSES,
     shows="effect of removing each head, by attention distance",
     models=group("vit", "seed", require_model=head_effects_of),
-    measure=over_seeds(head_effects_of),
+    measure=partial(over_seeds, measure=head_effects_of),
     results="head_effects head_ablation",
     draw=plot_head_effects,
     name="head-effects-{model}",
@@ -295,7 +291,7 @@ TOKENS = Figure(
     chapter=CAUSES,
     shows="accuracy after removing growing shares of the tokens",
     models=group("vit", "seed", require_model=token_ablation_of),
-    measure=over_seeds(token_ablation_of),
+    measure=partial(over_seeds, measure=token_ablation_of),
     results="token_ablation",
     draw=plot_token_ablation,
     name="without-tokens-{model}",
@@ -314,7 +310,7 @@ LENS = Figure(
     chapter=CAUSES,
     shows="logit lens: accuracy of the head on earlier blocks",
     models=group("vit", "seed", require_model=lens_of),
-    measure=over_seeds(lens_of),
+    measure=partial(over_seeds, measure=lens_of),
     results="lens_accuracy",
     draw=plot_lens_accuracy,
     name="logit-lens-{model}",

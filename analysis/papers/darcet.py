@@ -55,10 +55,7 @@ def difference_of(roles: xr.Dataset, content: str) -> Estimate:
         for name in ("probe_difference", "probe_difference_stderr")
     )
     if not np.isfinite(means).any():
-        raise ValueError(
-            "Expected high-norm tokens: a layer with tokens whose norm is an outlier in at least "
-            "20 images. Received: none"
-        )
+        raise ValueError("No layer has tokens of outlying norm in at least 20 images.")
     # The layers share images: the error of the mean is at most the mean of the errors.
     images = int(roles.attrs["examples"])
     error = float(np.nanmean(errors)), images - 1.0

@@ -60,7 +60,6 @@ from .probe_plots import (
     plot_probes as plot_probes,
     plot_retrieval as plot_retrieval,
     plot_ridge_probe as plot_ridge_probe,
-    plot_summary_probes as plot_summary_probes,
     plot_token_probes as plot_token_probes,
 )
 from .property_plots import (

@@ -181,15 +181,18 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None") -> "Axes":
     distances = style.by_label(results)
     units = {str(result.attrs.get("units", "")) for result in distances.values()}
     if len(units) > 1:
-        raise ValueError(f"Expected distances of one unit. Received: {sorted(units)}")
+        raise ValueError(f"The results have different units: {sorted(units)}")
     heads = {(label, ""): result for label, result in distances.items()}
     means = {key: result.mean("head", skipna=False) for key, result in heads.items()}
-    labels: dict[str, Any] = {
-        "title": style.titled("Attention distance by layer (points: heads)", results)
-    }
-    labels["ylabel"] = f"attention distance ({units.pop() or 'no unit'})"
-    labels["ylim"] = 0, 1.06 * max(result.values.max() for result in distances.values())
-    return draw_lines(means, {"": "mean over heads"}, ax, points=heads, **labels)
+    return draw_lines(
+        means,
+        {"": "mean over heads"},
+        ax,
+        points=heads,
+        title=style.titled("Attention distance by layer (points: heads)", results),
+        ylabel=f"attention distance ({units.pop() or 'no unit'})",
+        ylim=(0, 1.06 * max(result.values.max() for result in distances.values())),
+    )
 
 
 @draws("layer head row_offset column_offset")
@@ -505,14 +508,16 @@ def plot_head_classes(
     if unknown:
         raise ValueError(f"Expected kinds among {kinds}. Received: {unknown}")
     codes = kind.copy(data=np.vectorize(kinds.index, otypes=[int])(kind.values))
-    look: dict[str, Any] = {
-        "cmap": ListedColormap(list(KIND_COLOURS.values())),
-        "vmin": -0.5,
-        "vmax": len(kinds) - 0.5,
-        "height": max(1.6, 0.22 * kind.sizes["head"]),
-    }
-    title = style.titled("Attention head types", result)
-    ax, _ = draw_matrix(codes, ax, title=title, size="large", **look)
+    ax, _ = draw_matrix(
+        codes,
+        ax,
+        title=style.titled("Attention head types", result),
+        size="large",
+        height=max(1.6, 0.22 * kind.sizes["head"]),
+        cmap=ListedColormap(list(KIND_COLOURS.values())),
+        vmin=-0.5,
+        vmax=len(kinds) - 0.5,
+    )
     signs = np.vectorize(_SIGNS.get, otypes=[object])(direction.values.T)
     write_cells(ax, signs, np.isin(kind.values.T, _ON_DARK), fontsize=9)
     handles = [
@@ -624,15 +629,20 @@ def plot_attention_patterns(
     """
     values = select_labels(result["repetition"], query=query)
     gaps = "\n(grey: a single head)" if np.isnan(values.values).any() else ""
-    ends = [np.nanmin(values.values, initial=0.0), np.nanmax(values.values, initial=LEAST_PATTERN)]
-    look: dict[str, Any] = {"cmap": style.colours("magma"), "vmin": ends[0], "vmax": ends[1]}
-    look["bar"] = f"repetition, {QUERIES[query]}{gaps}"
-    title = style.titled("Repetition of attention patterns", result)
-    drawn = draw_matrix(values, ax, title=title, **look)[0]
+    high = np.nanmax(values.values, initial=LEAST_PATTERN)
+    drawn, _ = draw_matrix(
+        values,
+        ax,
+        title=style.titled("Repetition of attention patterns", result),
+        bar=f"repetition, {QUERIES[query]}{gaps}",
+        cmap=style.colours("magma"),
+        vmin=np.nanmin(values.values, initial=0.0),
+        vmax=high,
+    )
     if values.shape[0] <= NUMBERED:
         matrix = values.values.T
-        dark = ~(matrix > 0.6 * ends[1])
-        write_cells(drawn, number_texts(matrix), dark, fontsize=FONT_SIZE - 1)
+        is_dark = ~(matrix > 0.6 * high)
+        write_cells(drawn, number_texts(matrix), is_dark, fontsize=FONT_SIZE - 1)
     return drawn
 
 
@@ -758,9 +768,9 @@ def plot_attention_rows(
     cell = divmod(query - prefix, columns) if query >= prefix else None
     names = [f"head {head}" for head in attention["head"].values]
     words = f"Attention of {token_name(query, prefix)} in {layer}"
-    look: dict[str, Any] = {"image": image, "frames": [cell] * len(names)}
-    maps = values.reshape(-1, rows, columns)
-    return draw_maps(ax, maps, names, style.titled(words, result), **look)[0]
+    maps, frames = values.reshape(-1, rows, columns), [cell] * len(names)
+    title = style.titled(words, result)
+    return draw_maps(ax, maps, names, title, image=image, frames=frames)[0]
 
 
 @draws("example class query key")

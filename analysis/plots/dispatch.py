@@ -72,7 +72,7 @@ def plot(
     ((name, draw),) = plots.items()
     _, *known = inspect.signature(draw).parameters
     if unknown := sorted(set(options) - set(known)):
-        raise TypeError(f"Expected options of {name} among {known}. Received: {unknown}")
+        raise TypeError(f"{name} has the options {known}. Received: {unknown}")
     return draw(result, ax, **options)
 
 

@@ -91,13 +91,9 @@ def _draw_lines(ax: "Axes", values: xr.DataArray) -> None:
             ax.plot(epochs, means.values[:, number], color=colour, marker=".", label=label)
     units = str(values.attrs.get("units", "1"))
     label = "value" if units == "1" else units
-    style.tidy(ax, xlabel="epoch", ylabel=label + _averaged(other_dims))
+    averaged = f" (mean over {', '.join(other_dims)})" if other_dims else ""
+    style.tidy(ax, xlabel="epoch", ylabel=label + averaged)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     finite = means.values[np.isfinite(means.values)]
     if finite.size and np.ptp(finite) == 0:
         ax.set_ylim(finite[0] - 0.5, finite[0] + 0.5)
-
-
-def _averaged(dims: list[str]) -> str:
-    """The dims of a mean, as the end of the label of an axis."""
-    return f" (mean over {', '.join(dims)})" if dims else ""

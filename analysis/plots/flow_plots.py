@@ -79,10 +79,15 @@ def plot_receptive_field(
 
     result = select_layers(result, layers)
     title = f"{style.titled('Effective receptive fields', result)}\n{SCALED}"
-    look: dict[str, Any] = {"norm": PowerNorm(0.5, vmin=0, vmax=1), "axis_unit": "pixel"}
-    label = "|gradient| / panel maximum (√ scale)"
-    names = layer_names(result)
-    ax, bar = draw_maps(ax, result.values, names, title, bar=label, **look)
+    ax, bar = draw_maps(
+        ax,
+        result.values,
+        layer_names(result),
+        title,
+        bar="|gradient| / panel maximum (√ scale)",
+        norm=PowerNorm(0.5, vmin=0, vmax=1),
+        axis_unit="pixel",
+    )
     bar.set_ticks([0, 0.01, 0.05, 0.1, 0.25, 0.5, 1])
     bar.ax.yaxis.set_major_formatter(lambda fraction, _: f"{fraction:.0%}")
     return ax
@@ -253,10 +258,15 @@ def _plot_sites(
     sites = np.array(["" if re.search(r"\d", name) else name for name in last])
     for order, site in enumerate(dict.fromkeys(sites)):
         here = sites == site
-        marks = {"marker": style.marker(order), "markersize": 4.5}
-        marks["markerfacecolor"] = "white" if order else look["color"]
-        words = f"{label}, {site}" if site else label
-        ax.plot(depth[here], values[here], label=words, **look, **marks)
+        ax.plot(
+            depth[here],
+            values[here],
+            label=f"{label}, {site}" if site else label,
+            marker=style.marker(order),
+            markersize=4.5,
+            markerfacecolor="white" if order else look["color"],
+            **look,
+        )
 
 
 @draws(dict.fromkeys(("skip", "branch"), "example layer token"))
@@ -289,9 +299,9 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None", *, example: int = 0
     norms = {name: select_labels(result[name], example=example) for name in ("skip", "branch")}
     # `draw_lines` takes lines by (label, kind), and the names of kinds: here all are of one kind.
     lines = {(name, ""): norm.mean("token") for name, norm in norms.items()}
-    labels: dict[str, Any] = {"title": style.titled("Skip and branch norms", result)}
-    labels["ylabel"] = "Euclidean norm (band: token range)"
-    ax = draw_lines(lines, {"": ""}, ax, **labels)
+    title = style.titled("Skip and branch norms", result)
+    ylabel = "Euclidean norm (band: token range)"
+    ax = draw_lines(lines, {"": ""}, ax, title=title, ylabel=ylabel)
     # The last two lines of the axes are those just drawn: given axes may have others.
     for line, norm in zip(list(ax.lines)[-2:], norms.values(), strict=True):
         low, high = norm.min("token"), norm.max("token")
@@ -568,10 +578,17 @@ def _draw_cells(
 ) -> "Axes":
     """A matrix of an array (layer, unit), in colours centred on 0, or from 0 for a divergence."""
     limit = float(np.nanmax(np.abs(values.values), initial=0)) or 1.0
-    look: dict[str, Any] = {"cmap": style.colours("RdBu"), "vmin": -limit, "vmax": limit}
-    if not is_signed:
-        look |= {"cmap": style.colours("magma"), "vmin": 0.0}
-    return draw_matrix(values, ax, height=3, title=title, size="large", bar=label, **look)[0]
+    return draw_matrix(
+        values,
+        ax,
+        height=3,
+        title=title,
+        size="large",
+        bar=label,
+        cmap=style.colours("RdBu" if is_signed else "magma"),
+        vmin=-limit if is_signed else 0.0,
+        vmax=limit,
+    )[0]
 
 
 @draws({"distance": "layer head"}, several=True, by_name_only=True, size=(7, 4.2))

@@ -97,18 +97,20 @@ def plot_probe_map(
     if prefix:
         names = [f"{name}\nCLS: {x:.1f} %" for name, x in zip(names, first, strict=True)]
     low, high = maps.min(), maps.max()
-    look: dict[str, Any] = {
-        "cmap": "viridis",
-        "norm": Normalize(low, high),
-        "scaled": False,
-        "size": 8,
-        "inches": (1.6, 1.6 * shape[0] / shape[1]),
-        "axis_unit": "token",
-        "pad": None,
-    }
-    look["bar"] = f"{ACCURACY}\nfrom {low:.1f} to {high:.1f}"
-    title = style.titled("Ridge-probe accuracy by token", result)
-    return draw_maps(ax, maps, names, title, **look)[0]
+    return draw_maps(
+        ax,
+        maps,
+        names,
+        style.titled("Ridge-probe accuracy by token", result),
+        bar=f"{ACCURACY}\nfrom {low:.1f} to {high:.1f}",
+        cmap="viridis",
+        norm=Normalize(low, high),
+        scaled=False,
+        size=8,
+        inches=(1.6, 1.6 * shape[0] / shape[1]),
+        axis_unit="token",
+        pad=None,
+    )[0]
 
 
 @draws("layer l2 [token] [seed]", "layer [token] [seed]", several=True, size=(8.5, 4.4))
@@ -152,22 +154,24 @@ def plot_ridge_probe(results: style.Arrays, ax: "Axes") -> "Axes":
             result = result.drop_vars("l2", errors="ignore").expand_dims(l2=[0.0])
         for order, l2 in enumerate(result["l2"].values):
             strength = f"l2 = {l2:g}" if result.sizes["l2"] > 1 or not label else ""
-            look: dict[str, Any] = {
-                "color": colours[label],
-                "marker": style.marker(index),
-                "linestyle": style.line_style(order),
-                "label": ", ".join(filter(None, [label, strength])),
-            }
-            _plot_probe(ax, depth, result.isel(l2=order), look)
+            _plot_probe(
+                ax,
+                depth,
+                result.isel(l2=order),
+                color=colours[label],
+                marker=style.marker(index),
+                linestyle=style.line_style(order),
+                label=", ".join(filter(None, [label, strength])),
+            )
     return _finish_accuracies(ax, "Ridge-probe accuracy")
 
 
-def _plot_probe(ax: "Axes", depth: np.ndarray, line: xr.DataArray, options: dict[str, Any]) -> None:
+def _plot_probe(ax: "Axes", depth: np.ndarray, line: xr.DataArray, **look: Any) -> None:
     """One line over depth, with the range of its tokens as a band and error bars over its seeds."""
     if "token" in line.dims:
         tokens = line.mean("seed") if "seed" in line.dims else line
         low, high = tokens.min("token").values, tokens.max("token").values
-        ax.fill_between(depth, low, high, color=options["color"], alpha=0.15, linewidth=0)
+        ax.fill_between(depth, low, high, color=look["color"], alpha=0.15, linewidth=0)
         line = line.mean("token")
     many = len(depth) > MANY_LAYERS
     if "seed" in line.dims:
@@ -177,13 +181,13 @@ def _plot_probe(ax: "Axes", depth: np.ndarray, line: xr.DataArray, options: dict
                 line.mean("seed").values,
                 _deviation(line).values,
                 fmt="none",
-                ecolor=options["color"],
+                ecolor=look["color"],
                 alpha=0.7,
                 elinewidth=1,
                 capsize=1.5 if many else 3,
             )
         line = line.mean("seed")
-    ax.plot(depth, line.values, markersize=2 if many else 4.5, **options)
+    ax.plot(depth, line.values, markersize=2 if many else 4.5, **look)
 
 
 def _deviation(line: xr.DataArray) -> xr.DataArray:
@@ -216,7 +220,7 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes") -> "Axes":
     The results are a dict with keys of the form "model: variant", such as "ViT-CLS: first token".
     Each model has a colour. Each variant has a line style and a marker, which are the same for all
     models. Lines show means over seeds, and error bars show standard deviations over seeds, as in
-    `plot_ridge_probe`.
+    `plot_ridge_probe`. A layer that some variants of its model lack is left out.
 
     Args:
         results: DataArray of dims (layer, [seed]), from `ridge_probe`, or a dict from label to such
@@ -237,7 +241,14 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes") -> "Axes":
     See also:
         `ridge_probe`, `plot_ridge_probe`.
     """
-    lines = style.by_label(results)
+    lines, shared_layers = style.by_label(results), {}  # layers of all variants, by model
+    for label, line in lines.items():
+        layers = shared_layers.setdefault(label.partition(": ")[0], layer_names(line))
+        layers[:] = [layer for layer in layers if layer in line["layer"]]
+    lines = {
+        label: line.sel(layer=shared_layers[label.partition(": ")[0]])
+        for label, line in lines.items()
+    }
     models, _, variants = zip(*(label.partition(": ") for label in lines), strict=True)
     models, variants = (list(dict.fromkeys(names)) for names in (models, variants))
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
@@ -245,13 +256,16 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes") -> "Axes":
     for depth, (label, line) in zip(depths, lines.items(), strict=True):
         model, _, variant = label.partition(": ")
         order = variants.index(variant)
-        look: dict[str, Any] = {
-            "linestyle": style.line_style(order),
-            "label": label or "accuracy",
-            "marker": style.marker(order),
-            "markerfacecolor": "white" if order else None,
-        }
-        _plot_probe(ax, depth, line, {"color": colours[model], **look})
+        _plot_probe(
+            ax,
+            depth,
+            line,
+            color=colours[model],
+            linestyle=style.line_style(order),
+            label=label or "accuracy",
+            marker=style.marker(order),
+            markerfacecolor="white" if order else None,
+        )
     return _finish_accuracies(ax, "Ridge-probe accuracy by token pooling")
 
 
@@ -286,45 +300,6 @@ def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
         for label, result in style.by_label(results).items()
     }
     return plot_ridge_probe(spatial, ax)
-
-
-@draws("layer [seed]", several=True, by_name_only=True)
-def plot_summary_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
-    """Ridge-probe accuracy by layer, for each combination of model and token summary.
-
-    Each line shows one combination, with a label such as "ViT-CLS: first token". If a layer was not
-    probed with all token summaries of its model, the layer is left out.
-
-    Args:
-        results: DataArray of dims (layer, [seed]), from `ridge_probe`, or a dict from label to such
-            a result.
-        ax: Matplotlib axes to draw in. None creates a figure.
-        title: title of the plot. None uses a title that states what is drawn, and for which model.
-
-    Returns:
-        The Matplotlib axes.
-
-    Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty.
-
-    Examples:
-        >>> result = analysis.ridge_probe(model, train, test).isel(l2=0)
-        >>> ax = analysis.plots.plot_summary_probes(result)
-
-    See also:
-        `ridge_probe`.
-    """
-    results = style.by_label(results)
-    # By model (labels are "MODEL: SUMMARY"), the layers that all of its summaries have.
-    shared_layers: dict[str, list[str]] = {}
-    for label, result in results.items():
-        layers = shared_layers.setdefault(label.partition(": ")[0], list(result.layer.values))
-        layers[:] = [layer for layer in layers if layer in result.layer.values]
-    shown = {
-        label: result.sel(layer=shared_layers[label.partition(": ")[0]])
-        for label, result in results.items()
-    }
-    return plot_probe_variants(shown, ax)
 
 
 @draws("layer", several=True, by_name_only=True)
@@ -741,13 +716,12 @@ def plot_keypoint_correspondence(
     sides = {result.attrs.get("threshold", "image") for result in style.by_label(results).values()}
     if len(sides) > 1:
         raise ValueError(
-            "Expected results with thresholds of one kind. Received: thresholds of the "
-            f"{' and of the '.join(sorted(sides))}"
+            f"The results have different kinds of thresholds: {' and '.join(sorted(sides))}"
         )
     box = " of the object's box" if sides == {"box"} else ""
-    labels: dict[str, Any] = {"ylabel": f"PCK@{threshold:g}{box} (%)"}
-    labels["title"] = style.titled("Keypoint correspondence", results)
-    return draw_lines(lines, {"pck": "PCK"}, ax, baselines, **labels)
+    title = style.titled("Keypoint correspondence", results)
+    ylabel = f"PCK@{threshold:g}{box} (%)"
+    return draw_lines(lines, {"pck": "PCK"}, ax, baselines, title=title, ylabel=ylabel)
 
 
 plot_object_clustering = plot_clustering

@@ -287,16 +287,17 @@ def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss
         `stitching`, `plot_cka`.
     """
     require_word(change, tuple(STITCHED), "change")
-    models = style.models(result)
-    cmap = style.colours("magma" if change == "accuracy_change" else "magma_r")
-    look: dict[str, Any] = {
-        "models": models,
-        "cmap": cmap,
-        "bar": STITCHED[change],
-        **style.span(result[change].values),
-    }
-    look |= {"vmin": 0.0} if change == "output_change" else {}
-    return draw_matrix(result[change], ax, title="Predictions behind stitched layers", **look)[0]
+    limits = style.span(result[change].values)
+    limits |= {"vmin": 0.0} if change == "output_change" else {}
+    return draw_matrix(
+        result[change],
+        ax,
+        title="Predictions behind stitched layers",
+        bar=STITCHED[change],
+        models=style.models(result),
+        cmap=style.colours("magma" if change == "accuracy_change" else "magma_r"),
+        **limits,
+    )[0]
 
 
 @draws(

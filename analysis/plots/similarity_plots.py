@@ -39,7 +39,7 @@ DIMS = ("layer_x", "layer_y")
 PANEL = 2.5  # inches
 LONG_TITLE = 48
 PARTS = {"cls": "CLS token", "spatial": "spatial tokens"}
-FIXED = {"vmin": 0, "vmax": 1}
+FIXED: dict[str, Any] = {"vmin": 0, "vmax": 1}
 
 
 @draws(
@@ -83,9 +83,8 @@ def plot_cka(
     bar = f"CKA{_error_bound(by_label.values())}"
     if isinstance(results, dict):
         return _draw_panels(cka, "CKA between layers", models, ax, bar)
-    look: dict[str, Any] = {"title": _naming("CKA between layers", models[0]), "models": models[0]}
-    look |= {"bar": bar, "cmap": style.colours("magma"), **FIXED}
-    return draw_matrix(cka[""], ax, **look)[0]
+    title, magma = _naming("CKA between layers", models[0]), style.colours("magma")
+    return draw_matrix(cka[""], ax, title=title, models=models[0], bar=bar, cmap=magma, **FIXED)[0]
 
 
 def _naming(text: str, models: Iterable[str]) -> str:
@@ -124,9 +123,14 @@ def _draw_panels(
     ]
     for index, (panel, value) in enumerate(zip(flat, values, strict=True)):
         is_apart = last_bar and index == len(maps) - 1
-        look: dict[str, Any] = {"cmap": style.colours("cividis" if is_apart else "magma"), **FIXED}
-        look |= {"origin": "lower", "interpolation": "nearest"}
-        image = panel.imshow(value.values.T, aspect=value.shape[0] / value.shape[1], **look)
+        image = panel.imshow(
+            value.values.T,
+            aspect=value.shape[0] / value.shape[1],
+            origin="lower",
+            interpolation="nearest",
+            cmap=style.colours("cividis" if is_apart else "magma"),
+            **FIXED,
+        )
         panel.set(xticks=[], yticks=[])
         row, column = divmod(index, columns)
         bottom = row == (len(maps) - 1) // columns
@@ -198,8 +202,9 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     There is a matrix for each measure, at most 4 in a row. The last matrix shows the disagreement
     of the measures, in other colours. All colour scales are fixed to [0, 1]. If a measure gives a
     similarity below 0.99 for a layer with itself, the title of its matrix states the smallest
-    similarity of a layer with itself. Such a measure is not drawn where no layer is similar to
-    itself (0.5 or more), as held-out predictions from few images; the title says so.
+    similarity of a layer with itself. If no layer has a similarity of 0.5 or more with
+    itself, as in held-out predictions on few images, the measure is not drawn, and its title states
+    this.
 
     Args:
         result: Dataset with `similarity` of dims (measure, layer_x, layer_y) and `disagreement` of
@@ -298,15 +303,19 @@ def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     if names != other:
         differing = sorted(set(names) ^ set(other)) or "another order"
         raise ValueError(f"Expected the same layers along both dims. Received: {differing}")
-    models, bar = style.models(result), f"CKA{_error_bound([result])}"
-    look: dict[str, Any] = {
-        "title": _naming("Best matching layers", models),
-        "bar": bar,
-        "pad": 54,
-        "above": 0.7,
-    }
-    look |= {"models": models, "square": True, "cmap": style.colours("magma"), **FIXED}
-    ax, _ = draw_matrix(cka, ax, **look)
+    models = style.models(result)
+    ax, _ = draw_matrix(
+        cka,
+        ax,
+        title=_naming("Best matching layers", models),
+        bar=f"CKA{_error_bound([result])}",
+        pad=54,
+        above=0.7,
+        models=models,
+        square=True,
+        cmap=style.colours("magma"),
+        **FIXED,
+    )
     _mark_matches(ax, cka.values)
     return ax
 
@@ -461,10 +470,16 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     least = min(2, cka.sizes["model_x"])
     cka = cka.isel(part=cka.notnull().any("model_y").sum("model_x").values >= least)
     parts, names = layer_names(cka, "part"), layer_names(cka, "model_x")
-    layout = {"inches": (max(3.0, 0.42 * len(names) + 0.6),) * 2, "columns": len(parts)}
-    title = "CKA between the last layers of models"
-    titles = [PARTS.get(part, part) for part in parts]
-    ax, flat = panels(ax, len(parts), title, titles, size=10, **layout)
+    side = max(3.0, 0.42 * len(names) + 0.6)
+    ax, flat = panels(
+        ax,
+        len(parts),
+        "CKA between the last layers of models",
+        [PARTS.get(part, part) for part in parts],
+        size=10,
+        inches=(side, side),
+        columns=len(parts),
+    )
     for panel, part in zip(flat, parts, strict=True):
         values = cka.sel(part=part).values.T
         image = panel.imshow(values, cmap=style.colours("magma"), **FIXED)
@@ -580,7 +595,7 @@ def plot_localization(
 
     missing = {"token_row", "token_column"} - set(result.coords)
     if missing:
-        raise ValueError(f"Expected the coordinates {sorted(missing)}. Received: none of these")
+        raise ValueError(f"The result has no coordinates {sorted(missing)}")
     single = layer is None or isinstance(layer, str)
     names = [layer_names(result)[-1]] if layer is None else layer
     names = [names] if isinstance(names, str) else names
@@ -599,22 +614,24 @@ def plot_localization(
         titles.append(f"token {token}{separator}{position}")
         frames.append(None if is_prefix else (row, column))
     gaps = " (grey: patch is constant)" if np.isnan(drawn.values).any() else ""
-    look: dict[str, Any] = (
-        {"shape": shape[1:], "cells": _cells(drawn)} if single else {"shape": shape}
-    )
-    look |= {"inches": (width, width * tall), "frames": frames * shape[0], "size": 8, "pad": 3}
-    colour_span = style.span(drawn.values)
-    look |= {"scaled": False, "norm": Normalize(colour_span["vmin"], colour_span["vmax"])}
     # Panels of a report share colours where their labels are equal: each model keeps its own range.
-    ends = [np.nanmin(drawn.values, initial=np.inf), np.nanmax(drawn.values, initial=-np.inf)]
-    spanned = (
-        f": {ends[0]:.2g} to {ends[1]:.2g}".replace("-", "\N{MINUS SIGN}")
-        if ends[0] <= ends[1]
-        else ""
+    limits = style.span(drawn.values)
+    spanned = "{vmin:.2g} to {vmax:.2g}".format(**limits).replace("-", "\N{MINUS SIGN}")
+    ax, _ = draw_maps(
+        ax,
+        drawn.values.reshape(-1, *drawn.shape[2:]),
+        titles,
+        title,
+        shape=shape[1:] if single else shape,
+        cells=_cells(drawn) if single else None,
+        inches=(width, width * tall),
+        frames=frames * shape[0],
+        size=8,
+        pad=3,
+        scaled=False,
+        norm=Normalize(**limits),
+        bar=f"CKA of token and input patch{gaps}\n{style.SPANNED}: {spanned}",
     )
-    look["bar"] = f"CKA of token and input patch{gaps}\n{style.SPANNED}{spanned}"
-    maps = drawn.values.reshape(-1, *drawn.shape[2:])
-    ax, _ = draw_maps(ax, maps, titles, title, **look)
     if not single:
         for panel, name in zip(ax.panels[:, 0], names, strict=True):
             panel.set_ylabel(wrap(name, 16), fontsize=8)
@@ -960,7 +977,7 @@ def plot_runs(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     result = result.isel(claim=is_tested)
     count = is_tested.sum()
     if not count:
-        raise ValueError("Expected a claim that was tested. Received: none")
+        raise ValueError("None of the claims was tested, so there is nothing to draw.")
     ax = style.new_axes(10.5, 0.25 * count + 1.4) if ax is None else ax
     outcomes = [Outcome(text) for text in result["outcome"].values.tolist()]
     for number, outcome in enumerate(outcomes):

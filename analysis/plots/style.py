@@ -186,7 +186,7 @@ def line_style(index: int) -> "str | tuple[int, tuple[int, ...]]":
     return LINE_STYLES[index % len(LINE_STYLES)]
 
 
-def span(values: np.ndarray) -> dict[str, float]:
+def span(values: np.ndarray) -> dict[str, Any]:
     """The `vmin` and `vmax` of colours that span the finite values; 0 and 1 for none."""
     finite = np.asarray(values)[np.isfinite(values)]
     if not finite.size:

@@ -68,7 +68,7 @@ def knn_accuracy(
     list of neighbours. If training images are equally near, the earlier image is used. If classes
     have equal votes, the lower label wins.
 
-    The pass stores the features of the test images, of shape (layer, test image, channel), with 16
+    The pass stores the features of the test images, of shape (layer, test image, channel), with 20
     bytes for each number, and compares at most 4,096 of them with a batch at once.
 
     Args:
@@ -236,9 +236,8 @@ def _warn_of_shared_images(neighbours: Neighbours) -> None:
     is_shared = (np.min(nearest, axis=0) >= 1 - ROUNDING) if nearest else np.zeros(0, bool)
     if is_shared.any():
         warnings.warn(
-            f"{int(is_shared.sum())} of {len(is_shared)} test images have the features of a "
-            "training image in every layer, which votes for their own label: leave out of `train` "
-            "what is in `test`",
+            f"{int(is_shared.sum())} of {len(is_shared)} test images have the same features "
+            "as a training image in every layer: remove the images of `test` from `train`",
             stacklevel=2,
         )
 
@@ -253,10 +252,12 @@ class Searched(NamedTuple):
 
     Attributes:
         directions: features at length 1, float64 (test image, channel).
+        rounded: the same in float32.
         limits: the float32 product above which a training image may be a neighbour (test image,).
     """
 
     directions: Any
+    rounded: Any
     limits: Any
 
 
@@ -283,7 +284,7 @@ def knn_statistic(
     require_labels(tested.labels, num_classes, "test")
     unlimited = np.full(len(tested.labels), -np.inf, np.float32)
     state = {
-        layer: Searched(directions, unlimited)
+        layer: Searched(directions, directions.astype(np.float32), unlimited)
         for layer, directions in directions_of(tested.layers).items()
     }
 
@@ -300,8 +301,8 @@ def knn_statistic(
         count, layers = len(tested.labels), list(tested.layers)
         if bad := [layer for layer, n in zip(layers, tied.max(axis=1), strict=True) if n == count]:
             raise ValueError(
-                "Expected training images at different distances. Received ties at the k-th "
-                f"neighbour of every test image: {format_list(bad)}"
+                "Every test image has ties at its k-th neighbour, so the vote is arbitrary: "
+                f"the features do not separate the training images at {format_list(bad)}"
             )
         _warn_of_shared_images(totals["merged"])
         # The accuracy of each vote, with what it depends on.
@@ -406,8 +407,7 @@ def _nearest_of_batch(
     count = searched.directions.shape[0]
 
     def search_rows(start: int, size: int) -> dict[str, tf.Tensor]:
-        block = tf.cast(searched.directions[start : start + size], tf.float32)
-        products = tf.matmul(block, rounded, transpose_b=True)
+        products = tf.matmul(searched.rounded[start : start + size], rounded, transpose_b=True)
         nearer = tf.reduce_max(products, axis=1) > searched.limits[start : start + size]
         image = tf.cast(tf.where(nearer)[:, 0], tf.int32) + start
         directions = tf.gather(searched.directions, image)

@@ -326,7 +326,7 @@ def _scale(key: Key, x: np.ndarray) -> float:
     if not square:
         layer, tokens = key
         raise ValueError(
-            f"Expected features that are not all zero. Received zeros at {layer}, tokens={tokens!r}"
+            f"All features are zero at {layer}, tokens={tokens!r}: a probe cannot be fitted."
         )
     return square**-0.5
 

@@ -191,8 +191,8 @@ def retrieval_statistic(
         tied = [layer for layer, x in similarity.items() if (np.ptp(x, axis=0) <= ROUNDING).all()]
         if tied:
             raise ValueError(
-                f"Expected images that differ in their similarity to a query. Received equal "
-                f"similarities at {format_list(tied)}"
+                "The features rank no image: all images are equally similar to every query at "
+                f"{format_list(tied)}"
             )
         examples = len(next(iter(similarity.values())))
         _require_positions(truth, examples)

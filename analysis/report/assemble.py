@@ -173,7 +173,7 @@ def write_figures(
             log.info("%d figures are not shown, or not for every model: see the report", count)
         if not pictures:
             reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
-            raise ValueError(f"Expected a figure that applies to these models. Received: {reasons}")
+            raise ValueError(f"No figure applies to these models: {reasons}")
         if not is_chief():
             return None
         results = {name: result for name, result in results.items() if result is not None}
@@ -386,8 +386,8 @@ def make_report(
     data = make_data(images, train, num_classes, optional or {})
     if class_names and not data.labelled:
         raise ValueError(
-            "Expected class_names only with labels of two classes or more. Received: images "
-            "without labels, or all with the same label"
+            "class_names= needs labels of two or more classes. Received: images without "
+            "labels, or all with the same label"
         )
     class_names = class_names or _class_names(images, data, facts)
     given = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
@@ -448,8 +448,9 @@ def _one_range(
     if len(different) > 1:
         ranges = [f"{name!r}: {expectations[name].describe()}" for name in different.values()]
         raise ValueError(
-            "Expected 8-bit images or files for models that expect different values, as float "
-            f"images are taken as they are. Received: floats for {'; '.join(ranges)}"
+            "The models expect different pixel values, so the same float images cannot serve "
+            "all of them. Pass files or 8-bit images, which are prepared for each model. "
+            f"Received: floats for {'; '.join(ranges)}"
         )
     if not values:
         return {}
@@ -488,19 +489,15 @@ def _in_common_range(
 
 
 def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
-    """How many images were measured, and whether that is enough for the claims, as a sentence."""
+    """How many images would decide the undecided claims, as a sentence, where this is known."""
     counts = [result.attrs["examples"] for result in results.values() if "examples" in result.attrs]
-    tested = [row for row in claims if isinstance(row, Tested)]
-    if not counts or not tested:
-        return []
-    needed = [images_to_decide(row) for row in tested]
+    needed = [images_to_decide(row) for row in claims if isinstance(row, Tested)]
     needed = [images for images in needed if images]
-    measured = f"Measured on {max(counts):,} images"
-    if not needed:
-        return [f"{measured}."]  # how many would decide further claims is not known
+    if not counts or not needed:
+        return []
     claims_in_words = f"{len(needed)} undecided claim{'s' if len(needed) > 1 else ''}"
     return [
-        f"{measured}. About {max(needed):,} images are probably enough to decide "
+        f"About {max(needed):,} images, instead of {max(counts):,}, are probably enough to decide "
         f"{claims_in_words}. This assumes that each true effect is the end of its 80 % CI that is "
         "nearer to 0."
     ]
@@ -717,8 +714,7 @@ def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) ->
     missing = [str(path) for path in reports.values() if not Path(path, PLACE).is_file()]
     if missing:
         raise ValueError(
-            f"Expected the folders of reports with a scorecard, {PLACE}. "
-            f"Received: {format_list(missing)} without"
+            f"No scorecard ({PLACE}) in {format_list(missing)}: expected folders of reports"
         )
     cards = {name: _read_scorecard(Path(path, PLACE)) for name, path in reports.items()}
     result, claims = scorecard_of_runs(cards), claims_over_runs(cards)
@@ -757,7 +753,7 @@ def _read_scorecard(path: Path) -> xr.Dataset:
     """The scorecard of a report; a `ValueError` for a file that is none, or was changed."""
     if not has_own_digest(path):
         raise ValueError(
-            f"Expected {path} to be the scorecard that a report wrote. Received: a file that was "
-            "cut off or changed since; repeat the command that wrote the report"
+            f"The scorecard {path} was cut off or changed after it was written: repeat the "
+            "command that wrote the report"
         )
     return xr.load_dataset(path)

@@ -18,9 +18,9 @@ METHODS = {
 }
 
 
-def brief(value: float) -> str:
-    """Three significant digits with a true minus sign."""
-    text = f"{value:.3g}" if abs(value) >= 0.0005 or not value else f"{value:.1g}"
+def brief(value: float, digits: int = 3) -> str:
+    """So many significant digits with a true minus sign."""
+    text = f"{value:.{digits}g}" if abs(value) >= 0.0005 or not value else f"{value:.1g}"
     return text.replace("-", "\N{MINUS SIGN}")
 
 
@@ -40,11 +40,11 @@ def shown_unit(unit: str) -> str:
     )
 
 
-def interval_text(estimate: Estimate, unit: str = "") -> str:
+def interval_text(estimate: Estimate, unit: str = "", digits: int = 3) -> str:
     """The interval of an `Estimate` as text, which is empty where there is none."""
     if estimate.interval is None:
         return ""
-    return " to ".join(brief(scale_of(unit) * end) for end in estimate.interval)
+    return " to ".join(brief(scale_of(unit) * end, digits) for end in estimate.interval)
 
 
 def method_text(estimate: Estimate) -> str:
@@ -106,10 +106,6 @@ def decided_sentences(rows: Sequence[Row], most: int = 3) -> list[str]:
 
     Those as in the paper come first, and those on most sets of models. Numbers have two digits.
     """
-
-    def short(value: float) -> str:
-        return f"{value:.2g}".replace("-", "\N{MINUS SIGN}")
-
     tested = [row for row in rows if isinstance(row, Tested)]
     groups: dict[tuple, list[Tested]] = {}
     for row in tested:
@@ -128,14 +124,13 @@ def decided_sentences(rows: Sequence[Row], most: int = 3) -> list[str]:
         words += ", trained minus untrained" if group[0].untrained else ""
         values = [scale_of(claim.unit) * row.estimate.value for row in group]
         if len(group) == 1:
-            ends = group[0].estimate.interval or ()
-            interval = " to ".join(short(scale_of(claim.unit) * end) for end in ends)
-            numbers = f"{words}: {short(values[0])} (95 % CI {interval})"
+            interval = interval_text(group[0].estimate, claim.unit, 2)
+            numbers = f"{words}: {brief(values[0], 2)} (95 % CI {interval})"
             if models := group[0].models:
                 numbers += f" for {join_words(models)}"
         else:
             count = sum(row.claim.statement == statement for row in tested)
-            numbers = f"{words}: {short(min(values))} to {short(max(values))}"
+            numbers = f"{words}: {brief(min(values), 2)} to {brief(max(values), 2)}"
             numbers += f" for {len(group)} of {count} sets of models"
         lead = OUTCOMES[outcome].format(paper=paper)
         sentences.append(f"{lead}: {statement} {numbers[:1].upper()}{numbers[1:]}.")

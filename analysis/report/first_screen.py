@@ -265,7 +265,7 @@ def is_significant(gap: Estimate) -> bool:
 def _sentence(name: str, other: str, gap: Estimate, unit: str) -> str:
     """A difference with its interval, or that it is not significant, as a sentence."""
     if gap.interval is None:
-        return f"{name} and {other}: no interval is known."
+        return f"{name} and {other}: the difference has no confidence interval."
     scale, decimals, points = 1.0, 2, ""
     if unit == "accuracy":
         scale, decimals, points = scale_of(unit), 1, " percentage points"

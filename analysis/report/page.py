@@ -300,8 +300,8 @@ def require_own(path: str | os.PathLike) -> None:
     """Raises a `ValueError` for a file that this package did not write, or at an address."""
     if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):  # a `Path` has one slash of two
         raise ValueError(
-            "Expected a local path for a report, which can be copied elsewhere afterwards. "
-            f"Received: {without_password(path)!r}"
+            "Expected a local path for the report; copy it elsewhere afterwards. Received: "
+            f"{without_password(path)!r}"
         )
     path = Path(path)
     if not path.exists():
@@ -309,8 +309,8 @@ def require_own(path: str | os.PathLike) -> None:
     text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
     if MARK not in text:
         raise ValueError(
-            "Expected another folder for the report, or one whose report may be replaced. "
-            f"Received: {str(path)!r}, which vit_tf did not write"
+            f"{str(path)!r} exists and was not written by vit_tf, so it is not replaced: "
+            "choose another folder"
         )
 
 

@@ -595,13 +595,13 @@ def _require_alike(scorecards: Mapping[str, xr.Dataset]) -> None:
         free = {"seed", "train", "validation", "test" if seeds_differ else "data"}
         for field in dict.fromkeys((*facts[first], *facts[other])):
             here, there = (str(facts[name].get(field, "absent")) for name in (first, other))
-            are_known = not (here.startswith(UNKNOWN) or there.startswith(UNKNOWN))
-            if are_known and here != there and field not in free:
+            is_known = not (here.startswith(UNKNOWN) or there.startswith(UNKNOWN))
+            if is_known and here != there and field not in free:
                 differences.append(f"{field} is {here} in {first} and {there} in {other}")
     if differences:
         raise ValueError(
-            "Expected reports of the same models and data, whose seed alone differs. "
-            f"Received: {format_list(differences, '; ')}"
+            "Expected reports that differ in their seed only. Received: "
+            f"{format_list(differences, '; ')}"
         )
 
 

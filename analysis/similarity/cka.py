@@ -18,13 +18,13 @@ from vit_tf.features.conversion import LayerSelection, ModelLike, name_models
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
-from ..engine.accessors import ResultDataset
 from ..engine.jackknife import jackknife, leave_one_out
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.preparation import ImagesLike, prepare, prepare_images, prepare_pair, read_model
 from ..engine.results import (
     PARTS,
+    dataset_of,
     expect_variable,
     layer_names,
     model_name,
@@ -313,7 +313,7 @@ def labelled_similarity(
         "cka": variable(dims, value, "CKA"),
         "stderr": variable(dims, stderr, "standard error of CKA"),
     }
-    return ResultDataset(variables, coords, attributes)
+    return dataset_of(variables, attributes, **coords)
 
 
 def varying_layers(

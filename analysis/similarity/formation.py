@@ -173,7 +173,9 @@ class FormationRecorder(Recorder):
             ValueError: if the training has not started.
         """
         if not self._records:
-            raise ValueError("Expected a recorder that was passed to `fit`. Received: a new one")
+            raise ValueError(
+                "The recorder has no results yet: pass it to model.fit(..., callbacks=[recorder])."
+            )
         return result_of(self._records[max(self._records)])
 
     def on_train_begin(self, logs: Mapping | None = None) -> None:
@@ -201,8 +203,8 @@ class FormationRecorder(Recorder):
             digests = {record.attrs["images"] for record in self._records.values()}
             if digests - {self._digest()}:
                 raise ValueError(
-                    f"Expected the images, in the same order, of the records in {self._folder}. "
-                    "Received others"
+                    f"The records in {self._folder} are from other images, or another order of "
+                    "them: use a new folder"
                 )
 
     def on_train_end(self, logs: Mapping | None = None) -> None:
@@ -216,8 +218,8 @@ class FormationRecorder(Recorder):
         earlier = {number: record for number, record in self._records.items() if number <= epoch}
         if self._records and not earlier:
             raise ValueError(
-                f"Expected to resume after epoch {min(self._records)} or later, where the records "
-                f"are. Received: a run from epoch {epoch}; use a new recorder and folder"
+                f"The records start at epoch {min(self._records)}, but this run starts at "
+                f"epoch {epoch}: use a new recorder and folder"
             )
         self._records = earlier
         self._recorded = {"formation": {}}
@@ -330,7 +332,8 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
         variable_ids = {id(variable) for variable in model.variables}
         if not variable_ids.issuperset(map(id, features.variables)):
             raise ValueError(
-                f"{EXPECTED}. Received: {features.name!r}, whose weights are not those of the model"
+                f"The weights of {features.name!r} are not those of the model being trained. "
+                f"{EXPECTED}."
             )
         return as_features(features)
     # A function may make features of the model, or be features of images: calling it shows which.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +17,6 @@ from vit_tf.features.conversion import LayerSelection, ModelLike, name_models
 from vit_tf.features.features import Features, ScoreKind
 from vit_tf.features.layers import Detail
 
-from ..engine.accessors import ResultDataset
 from ..engine.class_scores import (
     ONE_SCORE,
     class_divergence,
@@ -35,13 +34,15 @@ from ..engine.preparation import (
     require_same_classes,
     score_layer,
 )
-from ..engine.results import ALL, DEFAULT, provenance, variable
+from ..engine.results import ALL, DEFAULT, dataset_of, facts_of, variable
 from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 from ..engine.traces import reusable
 from .cka import LEAST_EXAMPLES, names_of_layers, varying_layers
 from .measures import Layers, Measure, Places
 from .similarities import DECIMALS, MEASURES, select_measures
 
+# Dissimilarities (measure, model, model), differences (model, model) by name, and the totals.
+Tables: TypeAlias = tuple[np.ndarray, dict[str, np.ndarray], Totals]
 MIN_MODELS = 4
 MIN_RESAMPLES = 100  # of the models, and permutations
 # Resamples of fewer different models have too few pairs for a rank correlation.
@@ -71,8 +72,8 @@ def grounded_similarity(
         correlation = Spearman's rho over pairs of models of
                       (1 - similarity of their layers, difference of their functions)
 
-    Measures of similarity disagree. A measure that is to say how differently models work should
-    rank pairs of models as differences of their functions do (Ding et al. 2021,
+    Measures of similarity disagree. A measure of how differently models work should rank
+    pairs of models as differences of their functions do (Ding et al. 2021,
     https://arxiv.org/abs/2108.01661; Klabunde et al. 2024, https://arxiv.org/abs/2408.00531). The
     models may be seeds, checkpoints, sizes, or copies of a model that `vit_tf.edits.intervene`
     edits. All take the same images and score the same classes, and each image is read once.
@@ -147,7 +148,10 @@ def grounded_similarity(
         )
     further = {name: as_table(name, x, len(named)) for name, x in (differences or {}).items()}
     if own := sorted({DISAGREEMENT, DIVERGENCE, ACCURACY, PROBE_LOSS} & set(further)):
-        raise ValueError(f"Expected differences of other names. Received: {own}")
+        raise ValueError(
+            f"These names in differences= are those of built-in measures: {own}. Choose other "
+            "names."
+        )
     if measures is None:
         measures = [name for name in MEASURES if name != "token_cka"]
     selected = select_measures(measures, tokens or ALL)
@@ -169,14 +173,15 @@ def grounded_similarity(
         [score_layer(each, scores) for each in features],
         is_labelled,
     )
-    tables = evaluate(statistic, batches, *features, description="grounded similarity")
-
-    dissimilarity, by_function = tables["dissimilarity"], tables["differences"] | further
+    dissimilarity, own_differences, totals = evaluate(
+        statistic, batches, *features, description="grounded similarity"
+    )
+    by_function = own_differences | further
     difference = np.stack(list(by_function.values()))
     x, y = np.triu_indices(len(named), 1)
     pairs = difference[:, x, y]
     # Differences of the caller may have any unit: equal are those that differ by 1e-6 of it.
-    given = pairs[len(tables["differences"]) :]
+    given = pairs[len(own_differences) :]
     given /= np.abs(given).max(axis=1, keepdims=True, initial=np.finfo(float).tiny)
     estimates = correlate_pairs(dissimilarity[:, x, y], pairs, resamples, seed)
     words = {
@@ -201,19 +206,18 @@ def grounded_similarity(
         "function": list(by_function),
         **{dim: list(named) for dim in models_of_pair},
     }
-    facts = provenance(
+    facts = facts_of(
         features[0],
-        tables["examples"],
-        tables["batches"],
-        estimator="Spearman; bootstrap and permutations of models",
-        layers=tables["layers"],
+        totals,
+        "Spearman; bootstrap and permutations of models",
+        layers=[layer for (layer,) in totals["layers"]],
         tokens=tokens or DEFAULT,
         resamples=resamples,
         seed=seed,
-        remainder=tables["remainder"],
+        remainder=int(totals["remainder"]),
     )
     del facts["model"]  # the first, while the coordinates name all
-    return ResultDataset(variables, coords, facts)
+    return dataset_of(variables, facts, **coords)
 
 
 @reusable
@@ -223,7 +227,7 @@ def _tables_statistic(
     tokens: str | None,
     scores: Sequence[str],
     is_labelled: bool,
-) -> Statistic[dict[str, Any]]:
+) -> Statistic[Tables]:
     """`Statistic` with the tables of all pairs of models: dissimilarities and differences."""
     kinds = {features.facts.score_kind for features in models.values()}
     if len(kinds) > 1:
@@ -271,7 +275,7 @@ def _tables_statistic(
             "batches": 1,
         }
 
-    def finish(totals: Totals) -> dict[str, Any]:
+    def finish(totals: Totals) -> Tables:
         rows = totals["rows"]
         *_, constant = varying_layers(rows["hsic"], rows["scales"], [list(models)])
         if constant:
@@ -297,14 +301,7 @@ def _tables_statistic(
             losses = np.array([probe_loss(x, labels, num_classes) for x in rows["vectors"]])
             for name, values in ((ACCURACY, accuracies), (PROBE_LOSS, losses)):
                 differences[name] = np.abs(values[:, None] - values)
-        return {
-            "dissimilarity": 1 - (similarity + similarity.swapaxes(1, 2)) / 2,
-            "differences": differences,
-            "layers": [layer for (layer,) in totals["layers"]],
-            "examples": totals["examples"],
-            "batches": totals["batches"],
-            "remainder": int(totals["remainder"]),
-        }
+        return 1 - (similarity + similarity.swapaxes(1, 2)) / 2, differences, totals
 
     least = max(LEAST_EXAMPLES, *(measure.min_batch for measure in measures))
     return Statistic(step, finish, min_batch=least, with_labels=is_labelled)

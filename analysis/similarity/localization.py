@@ -197,7 +197,12 @@ def edge_contrast(maps: np.ndarray, own_patches: np.ndarray, is_edge: np.ndarray
 
 def _contrasts(batches: dict[str, np.ndarray], result: xr.DataArray) -> dict[str, Any]:
     """The attributes `..._contrast`, from the terms of the first and last layer in each batch."""
-    tokens, patches, own_patches = _compared(result)
+    # The patches that have a CKA, the spatial tokens whose own patch is among these, and where.
+    maps = result.values[-1].reshape(result.sizes["token"], -1)
+    own_patches = (result["token_row"] * result.sizes["column"] + result["token_column"]).values
+    patches = np.flatnonzero(np.isfinite(maps).all(axis=0))
+    tokens = np.flatnonzero(np.isin(own_patches, patches))  # NaN for prefix tokens
+    own_patches = np.searchsorted(patches, own_patches[tokens])
     if not len(tokens) or len(patches) < 2:
         return {}
     # Patches at the edge of the image, which resemble each other more than others do.
@@ -226,20 +231,6 @@ def _contrasts(batches: dict[str, np.ndarray], result: xr.DataArray) -> dict[str
     for name in attributes if without else ():
         attributes = attributes | {f"{name}_without_batch": [each[name] for each in without]}
     return attributes
-
-
-def _compared(similarity: xr.DataArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The indices of the tokens and patches that are compared, and of each token's own patch.
-
-    Patches are those that have a CKA, tokens are the spatial ones whose own patch is among them,
-    and each token's own patch is an index into these patches.
-    """
-    maps = similarity.values[-1].reshape(similarity.sizes["token"], -1)
-    row, column = similarity["token_row"], similarity["token_column"]
-    own_patches = (row * similarity.sizes["column"] + column).values  # NaN for prefix tokens
-    patches = np.flatnonzero(np.isfinite(maps).all(axis=0))
-    tokens = np.flatnonzero(np.isin(own_patches, patches))
-    return tokens, patches, np.searchsorted(patches, own_patches[tokens])
 
 
 def input_patches(images: tf.Tensor, grid: TokenGrid) -> tf.Tensor:
@@ -299,6 +290,6 @@ def _positions(tokens: Sequence[int] | None, grid: TokenGrid) -> list[int]:
     positions = list(range(grid.num_tokens)) if tokens is None else list(tokens)
     if not positions or not set(positions) <= set(range(grid.num_tokens)):
         raise ValueError(
-            f"Expected tokens among 0 to {grid.num_tokens - 1}. Received: tokens={positions}"
+            f"Expected tokens from 0 to {grid.num_tokens - 1}. Received: tokens={positions}"
         )
     return [int(token) for token in positions]

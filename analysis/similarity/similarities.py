@@ -16,12 +16,11 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
-from ..engine.accessors import ResultDataset
 from ..engine.jackknife import jackknife
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import as_tokens, pool
 from ..engine.preparation import ImagesLike, prepare_pair
-from ..engine.results import POOLED, model_name, provenance, require_word, variable
+from ..engine.results import POOLED, dataset_of, model_name, provenance, require_word, variable
 from ..engine.stream import Statistic, Totals, evaluate
 from .cka import LEAST_EXAMPLES, names_of_layers, sides, varying_layers
 from .measures import (
@@ -212,7 +211,7 @@ def similarities_statistic(
             constant_layers=constant,
             tokens=tokens or "flattened",
         )
-        return ResultDataset(variables, coords, facts)
+        return dataset_of(variables, facts, **coords)
 
     least = max(LEAST_EXAMPLES, *(measure.min_batch for measure in selected))
     return Statistic(step, finish, min_batch=least)
@@ -251,6 +250,6 @@ def select_measures(measures: Sequence[str | Measure] | None, tokens: str | None
         raise ValueError(f"Expected every measure once. Received: {names}")
     if tokens is not None and "token_cka" in names:
         raise ValueError(
-            f"Expected measures of single vectors with tokens={tokens!r}. Received: {names}"
+            f"token_cka compares tokens, not the vectors of tokens={tokens!r}. Received: {names}"
         )
     return selected

@@ -226,7 +226,7 @@ def test_loss_that_is_not_finite_is_one_line(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(checkpointing.Checkpoint, "_check_finite", check)
     assert run_train(tmp_path) == 2
-    expect_two_epochs(tmp_path, capsys, "Received: loss=nan in epoch 3")
+    expect_two_epochs(tmp_path, capsys, "became nan in epoch 3")
 
 
 HOLD = "import runpy, sys, time; only = runpy.run_path(sys.argv[1])['only_process']\n"
@@ -245,7 +245,7 @@ def test_one_process_at_a_time(undisturbed, tmp_path, capsys):
         assert (study, analyze, run_train(out)) == (2, 2, 2)
         lines = capsys.readouterr().err.splitlines()
         errors = [line for line in lines if line.startswith("error: ")]
-        assert len(errors) == 3 and all("Received: a process that is using it" in e for e in errors)
+        assert len(errors) == 3 and all("Another process is using" in e for e in errors)
         assert os.listdir(out) == [".lock"]
         other.send_signal(signal.SIGKILL)
     assert os.listdir(out) == [".lock"] and run_train(out) == 0

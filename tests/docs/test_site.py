@@ -21,7 +21,7 @@ NAMES = set(analysis.__all__) - {"engine", "plots"} | set(plots.__all__)
 # Plots of figures of papers, which the reference lists.
 PLOTS_OF_PAPERS = {
     *("plot_accuracy_by_data", "plot_best_layers", "plot_data_scale", "plot_localization_by_layer"),
-    *("plot_probes", "plot_summary_probes", "plot_token_probes"),
+    *("plot_probes", "plot_token_probes"),
 }
 COMMAND = re.compile(r"vit-tf ([a-z]+)((?:[^\n`#\\|]|\\\n)*)")
 

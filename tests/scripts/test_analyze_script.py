@@ -90,7 +90,7 @@ def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").glob("*.nc")}
     assert tmp_path / "results" / "accuracy.vit.nc" in saved
     with monkeypatch.context() as patch:
-        patch.setattr(stream, "_results", None)
+        patch.setattr(stream, "_groups", None)
         analyzed(tmp_path, *arguments)
     assert {path: path.stat().st_mtime_ns for path in saved} == saved
 
@@ -219,20 +219,20 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
     cnn, vit, saved = files / "cnn.keras", files / "vit.keras", files / "exported"
     for arguments, message in [
         ([cnn, "--figures", "99"], "Received: '99'"),
-        ([], "Expected at least one MODEL"),
+        ([], "No MODEL is given"),
         ([tmp_path / "none.keras"], "Model file not found"),
         ([tmp_path], "Expected path to be a SavedModel folder"),
         ([cnn, tmp_path / "small.keras"], "cnn 16 x 16, small 8 x 8"),
         ([vit, "--image-size", "32"], "vit 16 x 16, --image-size 32 x 32"),
-        ([tmp_path / "any.keras"], "Expected --image-size"),
+        ([tmp_path / "any.keras"], "specify --image-size"),
         ([vit, "--taps", "block*"], "--taps applies only to models"),
-        ([cnn, "--taps", "conv_1"], "near matches: conv1"),
+        ([cnn, "--taps", "conv_1"], "Did you mean conv1"),
         ([cnn, vit, "--names", "one"], "Expected --names for each of the 2 models"),
-        ([saved, "--patch-size", "4"], "the 5 tokens of the layers. Received: 0 + 4 x 4"),
-        ([saved, "--patch-size", "8", "--prefix", "2"], "Received: 2 + 2 x 2"),
+        ([saved, "--patch-size", "4"], "have 5 tokens, but patch_size and prefix give 0 + 4 x 4"),
+        ([saved, "--patch-size", "8", "--prefix", "2"], "prefix give 2 + 2 x 2"),
         ([saved, "--prefix", "1"], "--prefix needs --patch-size"),
         ([vit, "--patch-size", "8"], "--patch-size applies only to models"),
-        ([saved, "--figures", "8"], "Expected a figure that applies to these models"),
+        ([saved, "--figures", "8"], "No figure applies to these models"),
         ([cnn, "--patch-size", "0"], "Expected --patch-size to be at least 1"),
         ([cnn, "--roles", "cnn"], "Expected --roles among vit, gap, resnet, mixer, -"),
     ]:

@@ -131,8 +131,8 @@ def _changed(runs, folder, configuration=None, **files):
     "make, message",
     [
         (lambda runs, new: str(new), "Received: "),
-        (lambda runs, new: str(runs / "study"), "Expected --batch-size for a run"),
-        (lambda runs, new: str(runs / "stopped"), "finished run"),
+        (lambda runs, new: str(runs / "study"), "specify --batch-size"),
+        (lambda runs, new: str(runs / "stopped"), "None of the runs is finished"),
         (lambda runs, new: _changed(runs, new, log_csv=None), "log.csv"),
         (lambda runs, new: _changed(runs, new, configuration_json="{"), "to be JSON"),
         (lambda runs, new: _changed(runs, new, model_keras="no"), "model.keras"),

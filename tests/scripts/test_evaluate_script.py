@@ -86,6 +86,7 @@ def test_foreign_models_and_a_fixed_strength(tmp_path):
     assert result["few_shot"][1]["accuracy"] > 0.5
 
 
+@pytest.mark.slow
 def test_some_classes_are_matched_by_name_only_where_that_is_insisted_on(tmp_path, capsys):
     model = vit_tf.ViT((8, 8, 3), 4, 1, 1, 8, 8, 10, class_names=[str(n) for n in range(10)])
     randomize(model)

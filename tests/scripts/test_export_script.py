@@ -39,7 +39,7 @@ def test_saved_model_answers_alone(model, tmp_path, capsys, rng):
     assert sorted(path.name for path in out.parent.iterdir()) == [".partial-exported", "exported"]
     assert not list((tmp_path / "mine").iterdir())
     assert export.main([path, "--taps", "pooled", "--out", str(out)]) == 2
-    assert "does not exist yet" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -34,15 +34,15 @@ sys.exit(f"imported {heavy}" if heavy else status)
         ),
         (
             ["analyze", "vit-cls-cifar10", "--figures", "99"],
-            "Expected --figures to be a known name",
+            "Unknown figure in --figures: '99'",
         ),
         (
             ["analyze", "vit-cls-cifar10", "--data", "cifar11"],
-            "a folder that exists) to be a known name (near matches: cifar10",
+            "Unknown data set, and no such folder: 'cifar11'. Did you mean cifar10",
         ),
         (
             ["train", "--data", "digit", "--out", "run"],
-            "a folder that exists) to be a known name (near matches: digits",
+            "Unknown data set, and no such folder: 'digit'. Did you mean digits",
         ),
         (["evaluate", "vit-cls-cifar"], "Unknown model 'vit-cls-cifar'. Did you mean"),
         (
@@ -50,8 +50,8 @@ sys.exit(f"imported {heavy}" if heavy else status)
             "File of classes not found: 'classes.txt'",
         ),
         (["export", "missing.keras", "--list"], "Model file not found: 'missing.keras'"),
-        (["study", "--figures", "99"], "Expected --figures to be a known name"),
-        (["demo", "--figures", "99"], "Expected --figures to be a known name"),
+        (["study", "--figures", "99"], "Unknown figure in --figures: '99'"),
+        (["demo", "--figures", "99"], "Unknown figure in --figures: '99'"),
         (["analyze", "google/vit"], "'hf://OWNER/NAME' a folder on the Hugging Face hub"),
         (["explore", "vit-cls-cifar", __file__], "Unknown model 'vit-cls-cifar'. Did you mean"),
         (["explore", "vit-cls-cifar10", "cat.jpg"], "Image file not found: 'cat.jpg'"),

@@ -64,7 +64,7 @@ MISTAKES = {
         "{0}/model.keras --data {0}/photos": "images with labels: .*photos, images without labels",
         "{0}/dict.keras --data digits": "a model that returns one tensor of scores",
         "{0}/list.keras --data digits": "a model that returns one tensor of scores",
-        "{0}/four.keras": "[0, 4), the classes of the model",
+        "{0}/four.keras": "4 classes without names",
         "{0}/own.keras": "'Unregistered'.*--import.*register_keras_serializable",
         "{0}/function.keras": "'unregistered'.*--import.*register_keras_serializable",
         "old.h5": "keras.models.load_model(",
@@ -100,12 +100,12 @@ MISTAKES = {
         "--image-size 20": "multiple of 8 from 16 on. Received: 20",
         "--data digit": "digits",
         "--data ./none": "Folder of images not found: './none'",
-        "--strategy gpu": "Expected strategy",
-        "--figures 1,99": "Expected --figures to be a known name .* Received: '99'",
+        "--strategy gpu": "Unknown strategy",
+        "--figures 1,99": "Unknown figure in --figures: '99'",
         "--seeds 0": "--seeds to be at least 1. Received: 0",
     },
     "compute none --out out": {"--batch-size 0": "at least 1. Received: 0"},
-    "trian": {"--out run": "near matches: train.*'trian'"},
+    "trian": {"--out run": "'trian'. Did you mean train"},
 }
 
 
@@ -168,11 +168,11 @@ def test_a_mistake_is_one_line(files, tmp_path, monkeypatch, capsys, command, op
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name, words", [("dict", "'?digit'?, '?parity"), ("list", "2 outputs")])
-def test_a_model_of_several_outputs_is_refused(files, name, words):
+@pytest.mark.parametrize("name", ["dict", "list"])
+def test_a_model_of_several_outputs_is_refused(files, name):
     model = vit_tf.load_model(files / f"{name}.keras")
     data = tf.data.Dataset.from_tensors((np.zeros((2, 8, 8, 3), "float32"), [0, 1]))
-    with pytest.raises(ValueError, match=rf"one tensor of scores.*Received: .*{words}"):
+    with pytest.raises(ValueError, match=rf"one tensor of scores.*Received: a {name} of 2 outputs"):
         top_k_accuracy(model, data)
 
 

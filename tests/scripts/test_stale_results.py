@@ -61,7 +61,7 @@ def test_images_replaced_in_a_folder_are_measured_again(vit, photos, tmp_path, r
     # Similarity of the model and of its two untrained copies, accuracy, claims, and a picture.
     assert len(saved) == 6
     with monkeypatch.context() as patch:
-        patch.setattr(stream, "_results", None)  # no pass over images
+        patch.setattr(stream, "_groups", None)  # no pass over images
         run(tmp_path / "out", vit, folder, "1")
     assert dates(tmp_path / "out") == saved
 

@@ -51,8 +51,7 @@ def open_archive(path: str | os.PathLike) -> "CheckpointFile":
     if not os.path.isfile(path):
         problem = "not a file" if os.path.exists(path) else "no such file"
         raise ValueError(
-            "Expected path to be a checkpoint file. "
-            f"Received: {without_password(path)!r}, {problem}"
+            f"Expected a checkpoint file. Received: {without_password(path)!r}, {problem}"
         )
     with ExitStack() as stack, clear_errors(path):
         file = stack.enter_context(open(path, "rb"))
@@ -124,7 +123,7 @@ def clear_errors(path: str, part: str = "") -> Iterator[None]:
         reason = " ".join(str(error).split())[:300] or "corrupt data"
         kind = "" if type(error) is ValueError else f" ({type(error).__name__})"
         raise ValueError(
-            f"Expected {path!r} to be an intact checkpoint{part}. Received: {reason}{kind}"
+            f"Cannot read the checkpoint {path!r}{part}. Problem: {reason}{kind}"
         ) from error
 
 
@@ -157,7 +156,7 @@ def _sniff(file: BinaryIO) -> tuple[str, zipfile.ZipFile | None]:
     if start[8:9] == b"{":
         return "safetensors", None
     raise ValueError(
-        f"neither .npz, .safetensors nor a PyTorch file, but one that begins with {start[:16]!r}"
+        f"it is neither .npz, .safetensors nor a PyTorch file, and begins with {start[:16]!r}"
     )
 
 
@@ -166,9 +165,9 @@ def _declared(name: str, shape: Sequence[int], dtype: np.dtype | str) -> TensorI
     dtype = np.dtype(dtype)
     if (dtype.kind not in "fiub" and dtype.name != "bfloat16") or dtype.itemsize > 8:
         problem = "pickled objects" if dtype.kind == "O" else f"the dtype {str(dtype)!r}"
-        raise ValueError(f"{problem} in {name!r}, where numbers are expected")
+        raise ValueError(f"{problem} instead of numbers in {name!r}")
     if any(type(n) is not int or n < 0 for n in shape):
-        raise ValueError(f"the shape {shape} of {name!r}")
+        raise ValueError(f"the impossible shape {shape} of {name!r}")
     return TensorInfo(tuple(shape), dtype.name)
 
 

@@ -252,10 +252,7 @@ def _arguments(architecture: str) -> dict:
             size = match.groupdict().get("size") or (named and named[1])
             arguments = {"num_heads": TIMM_HEADS.get(size) if size else None} | row
     if arguments is None:
-        raise ValueError(
-            f"Expected a supported architecture of timm. Received: architecture={architecture!r}, "
-            f"which {measured_as_module(architecture)}"
-        )
+        raise ValueError(f"The architecture {architecture!r} {measured_as_module(architecture)}")
     return arguments
 
 

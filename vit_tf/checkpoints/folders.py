@@ -33,9 +33,10 @@ def open_folder(path: str) -> "Folder":
         file, weights = OPEN_CLIP, find_weights(path, OPEN_CLIP_WEIGHTS)
     if weights is None or not os.path.exists(os.path.join(path, file)):
         raise ValueError(
-            f"Expected {path!r} to hold {CONFIG} and {WEIGHTS} or {BIN}, whole or as shards with "
-            f"their index; or {OPEN_CLIP} and {' or '.join(OPEN_CLIP_WEIGHTS)}; or the path of one "
-            f"file. Received: {format_list(sorted(os.listdir(path))) or 'an empty folder'}"
+            f"The folder {path!r} has neither {CONFIG} with {WEIGHTS} or {BIN} (whole or in "
+            f"shards with their index), nor {OPEN_CLIP} with {' or '.join(OPEN_CLIP_WEIGHTS)}; "
+            "a file is opened by its own path. Received: "
+            f"{format_list(sorted(os.listdir(path))) or 'an empty folder'}"
         )
     config = read_json(os.path.join(path, file))
     there = os.path.join(path, PROCESSOR)
@@ -50,8 +51,8 @@ def open_folder(path: str) -> "Folder":
         if listed and (wrong := set(listed.items()) ^ stored):
             shown = format_list(f"{name!r} of {part}" for name, part in sorted(wrong))
             raise ValueError(
-                f"Expected the shards of {weights!r} to hold the tensors that it lists. "
-                f"Received: {shown}"
+                f"The shards of {weights!r} do not hold the tensors that it lists. "
+                f"Differences: {shown}"
             )
         return Folder(path, config, processor, archives, stack.pop_all(), file)
 
@@ -95,7 +96,7 @@ def read_json(path: str) -> dict:
     except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(
-            f"Expected {path!r} to be a JSON object. Received: {reason} ({type(error).__name__})"
+            f"{path!r} is not a JSON object: {reason} ({type(error).__name__})"
         ) from error
     return fields
 
@@ -106,8 +107,8 @@ def _read_index(path: str) -> dict[str, str]:
     is_map = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
     if not is_map or not names:
         raise ValueError(
-            f"Expected {path!r} to have a weight_map from tensors to files of its folder. "
-            f"Received: {str(names)[:200]}"
+            f"{path!r} has no weight_map from tensors to files of its folder. Received: "
+            f"{str(names)[:200]}"
         )
     return names
 
@@ -140,6 +141,6 @@ def not_fetched(url: str, place: str, error: Exception) -> ValueError:
     if isinstance(error, ImportError):
         reason += "; `pip install huggingface_hub`"
     return ValueError(
-        f"Expected {url} to be downloadable; it can also be downloaded by other means and {place}. "
-        f"Received: {type(error).__name__}: {reason}"
+        f"Cannot download {url} ({type(error).__name__}: {reason}). It can also be downloaded by "
+        f"other means and {place}."
     )

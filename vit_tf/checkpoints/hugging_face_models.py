@@ -46,7 +46,7 @@ def convert_folder(folder: Folder, options: LoadOptions) -> Conversion:
     """The `Conversion` of an open folder."""
     kind = str(folder.config.get("model_type"))
     if kind in DIFFERENT:
-        raise ValueError(f"Expected a supported model_type. Received: {kind!r}: {DIFFERENT[kind]}")
+        raise ValueError(f"The model_type {kind!r} is not supported: {DIFFERENT[kind]}")
     conversion = lookup("model_type of config.json", kind, TYPES)(folder, options)
     if "head/kernel" not in conversion.mapping.weights:
         return conversion
@@ -356,7 +356,7 @@ def convert_siglip(folder: Folder, options: LoadOptions) -> Conversion:
     if "classifier.bias" in folder.tensors:
         if options.num_classes is None:
             raise ValueError(
-                "Expected num_classes for a new head: the head of the file takes the mean of "
+                "Specify num_classes for a new head: the head of the file takes the mean of "
                 "the tokens, which is not supported. Received: num_classes=None"
             )
         mapping |= WeightMap(unused=("classifier.*",))

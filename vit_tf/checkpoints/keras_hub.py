@@ -102,7 +102,7 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
         preprocessing, reason = find_preprocessing(backbone if name in PAIRS else model)
         if preprocessing is None:
             raise ValueError(
-                "Expected preprocessing=vit_tf.Preprocessing(...), as that of the model is "
+                "Specify preprocessing=vit_tf.Preprocessing(...): that of the model is "
                 f"{reason}. Received: preprocessing=None"
             )
     arguments = mapping.arguments | {"preprocessing": preprocessing}

@@ -285,8 +285,8 @@ def _located(archive: CheckpointFile) -> Iterator[None]:
         raise ValueError(f"{error}, in {archive.path!r}") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(
-            "Expected a configuration and tensors as their library writes them. "
-            f"Received: {type(error).__name__}: {str(error)[:200]}, in {archive.path!r}"
+            f"The configuration and the tensors do not fit: {type(error).__name__}: "
+            f"{str(error)[:200]}, in {archive.path!r}"
         ) from error
 
 
@@ -303,18 +303,16 @@ def _convert(archive: CheckpointFile, options: LoadOptions) -> Conversion:
     names = "\n".join(sorted(archive.tensors))
     other = next((m for m, (_, p) in OTHERS.items() if re.search(p, names, re.MULTILINE)), None)
     if other is not None:
-        raise ValueError(f"Expected a supported model. Received: {other}, which {OTHERS[other][0]}")
+        raise ValueError(f"The checkpoint is of {other}, which {OTHERS[other][0]}")
     by_name = next((p for p in NAMED_OTHERS if p in os.path.basename(archive.path)), None)
     if by_name is not None and folder is None:
-        raise ValueError(
-            f"Expected a supported model. Received: one which by its name {NAMED_OTHERS[by_name]}"
-        )
+        raise ValueError(f"The checkpoint has the name of a model that {NAMED_OTHERS[by_name]}")
     family = next((family for family in FAMILIES if family.recognise(archive.tensors)), None)
     if family is None:
         names = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
         raise ValueError(
-            f"Expected tensors of a known family ({names}). "
-            f"Received: {format_list(sorted(archive.tensors))}"
+            f"The tensors are not of a supported family ({names}). They are: "
+            f"{format_list(sorted(archive.tensors))}"
         )
     if not family.activation:
         options.refuse(family.name, "activation")

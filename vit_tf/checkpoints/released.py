@@ -294,7 +294,7 @@ def list_pretrained(pattern: str = "*") -> list[str]:
     all_names = [*bundled_models(), *CHECKPOINTS]
     names = fnmatch.filter(all_names, pattern)
     if not names:
-        raise unknown_name("pattern", pattern, all_names)
+        raise unknown_name("name or pattern", pattern, all_names)
     return names
 
 
@@ -334,10 +334,7 @@ def require_known_model(path_or_name: str) -> None:
     if path_or_name in all_names or path_or_name.startswith(HUB):
         return
     if name := re.fullmatch(MODULES, path_or_name):
-        raise ValueError(
-            "Expected the name of a checkpoint that opens as a model of this package. "
-            f"Received: {path_or_name!r}, which {measured_as_module(name[1])}"
-        )
+        raise ValueError(f"{path_or_name!r} {measured_as_module(name[1])}")
     if os.path.exists(path_or_name) or path_or_name.endswith(EXTENSIONS):
         return
     near = near_names(path_or_name, all_names)

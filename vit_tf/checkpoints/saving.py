@@ -72,16 +72,13 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     except Exception as error:
         if unknown := re.search(r"Could not locate (class|function) '([^']+)'", str(error)):
             raise ValueError(
-                f"Expected the classes and functions of {path!r} to be known to Keras. Received a "
-                f"file that does not load: the {unknown[1]} {unknown[2]!r} is not registered. "
-                "Import the module that defines it: on the command line with --import MODULE or "
-                "--import file.py, in Python decorated by keras.saving.register_keras_serializable"
+                f"Keras cannot load {path!r}: the {unknown[1]} {unknown[2]!r} is not "
+                "registered. Import the module that defines it: --import MODULE or --import "
+                "file.py on the command line, @keras.saving.register_keras_serializable in "
+                "Python."
             ) from error
         reason = textwrap.shorten(str(error).strip().split("\n")[0], 200, placeholder=" ...")
-        raise ValueError(
-            f"Expected {path!r} to be an intact .keras file of a known model. "
-            f"Received a file that does not load: {type(error).__name__}: {reason}"
-        ) from error
+        raise ValueError(f"Keras cannot load {path!r}: {type(error).__name__}: {reason}") from error
 
 
 def load_features(path: str | os.PathLike, *patterns: str | Iterable[str]) -> Features:
@@ -115,7 +112,7 @@ def export_whole(features: keras.Model, folder: str | os.PathLike) -> None:
     """Writes a submodel as a SavedModel, or nothing at all."""
     folder = Path(os.path.abspath(folder))
     if os.path.lexists(folder):
-        raise ValueError(f"Expected folder to be one that does not exist yet. Received: {folder}")
+        raise ValueError(f"The output folder {folder} exists already: choose a new one")
     partial = partial_path(folder)
     try:
         features.export(partial, verbose=False)
@@ -137,8 +134,8 @@ class SavedFeatures:
             self._model = tf.saved_model.load(path)
         except Exception as error:
             raise ValueError(
-                f"Expected path to be a SavedModel folder. "
-                f"Received: {without_password(path)!r}, {type(error).__name__}: {str(error)[:200]}"
+                f"Cannot read the SavedModel {without_password(path)!r} "
+                f"({type(error).__name__}: {str(error)[:200]})"
             ) from error
         if "serving_default" not in self._model.signatures:
             raise ValueError(

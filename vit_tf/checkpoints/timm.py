@@ -115,17 +115,17 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     bare = "cls_token" not in inside and not registers
     if bare and averaged and not config:
         raise ValueError(
-            "Expected a folder of timm with config.json, as the names of the tensors do not show "
-            "whether blocks normalize before attention and MLP or after them (timm's "
-            "vit_*_rpn_*). Received: a ViT without a class token, with tensors 'fc_norm.*'"
+            "Open the folder of timm with config.json: the file does not show whether blocks "
+            "normalize before attention and MLP, or after them (timm's vit_*_rpn_*). "
+            "Received: a ViT without a class token, with tensors 'fc_norm.*'"
         )
     gelu = config.get("activation", "gelu")
     if bare and not config:
         gelu = options.activation
         if gelu is None:
             raise ValueError(
-                "Expected activation='gelu' or 'gelu_tanh' (some of timm's SigLIP), which a file "
-                "without a class token does not specify. Received: activation=None"
+                "Specify activation='gelu' or 'gelu_tanh' (some of timm's SigLIP): a file "
+                "without a class token does not determine it. Received: activation=None"
             )
     elif options.activation not in (None, gelu):
         options.refuse("a ViT in timm's names with a class token or config.json", "activation")
@@ -194,9 +194,9 @@ def _refuse_rotary(tensors: Tensors, options: LoadOptions) -> None:
     scaled = "blocks.0.gamma_1" in tensors and not options.config and options.container != "model"
     if "rope.freqs" in tensors or "pos_embed" not in tensors or scaled:
         raise ValueError(
-            "Expected a ViT with position embeddings that are added to its tokens. Received: "
-            "tensors of a ViT with rotary positions (timm's vit_*_rope_*), or those of DeiT-3 in a "
-            f"file other than its authors' .pth; the former {measured_as_module()}"
+            "ViTs with rotary positions (timm's vit_*_rope_*) and DeiT-3, except for its "
+            "authors' .pth, are not converted. A ViT with rotary positions "
+            f"{measured_as_module()}"
         )
 
 
@@ -265,8 +265,8 @@ def convert_dinov3(tensors: Tensors, options: LoadOptions) -> Conversion:
     tensors = without_prefix(tensors, prefix)
     if "fc_norm.weight" in tensors:
         raise ValueError(
-            "Expected a DINOv3, whose last normalisation precedes pooling. Received: tensors "
-            f"'fc_norm.*' of another ViT with rotary positions, which {measured_as_module()}"
+            "A ViT with rotary positions and tensors 'fc_norm.*' is no DINOv3. It "
+            f"{measured_as_module()}"
         )
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     config = options.config
@@ -281,8 +281,9 @@ def convert_dinov3(tensors: Tensors, options: LoadOptions) -> Conversion:
     timms = registers == DINO_REGISTERS[0]
     if timms and not (config or options.known_name or options.pooling):
         raise ValueError(
-            "Expected pooling, 'gap' as timm's DINOv3 or 'cls' as its authors' and LingBot-Vision, "
-            "as files in timm's names do not show it. Received: pooling=None"
+            "Specify pooling='gap' (timm's DINOv3) or 'cls' (its authors' files and "
+            "LingBot-Vision): files with timm's names do not determine it. Received: "
+            "pooling=None"
         )
     # The periods of rotary positions, and the masks by which biases of keys are none.
     size = width // heads
@@ -482,9 +483,9 @@ def require_activation(options: LoadOptions, own: str | None = None) -> str:
     activation = options.activation or own
     if activation is None:
         raise ValueError(
-            "Expected activation='quick_gelu' (OpenAI's and some later weights) or 'gelu' "
-            "(most weights of open_clip), since a CLIP file without open_clip_config.json "
-            "does not specify it. Received: activation=None"
+            "Specify activation='quick_gelu' (OpenAI's and some later weights) or 'gelu' "
+            "(most weights of open_clip): a CLIP file without open_clip_config.json does not "
+            "determine it. Received: activation=None"
         )
     return activation
 

@@ -141,7 +141,7 @@ def _load(stream: IO[bytes]) -> tuple[Any, dict[str, Storage]]:
         # The unpickler is a stack machine that the file programs: whatever an operation on a
         # wrong operand raises, from IndexError to AttributeError, comes out of it.
         reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        raise ValueError(f"{reason} in a pickle") from error
+        raise ValueError(f"{reason}, in a pickle") from error
 
 
 class TensorUnpickler(pickle.Unpickler):
@@ -163,7 +163,7 @@ class TensorUnpickler(pickle.Unpickler):
             return STORAGES[match[1]]
         if IGNORED.fullmatch(path):
             return Ignored
-        raise ValueError(f"a pickle that calls for {path!r}; only tensors are read")
+        raise ValueError(f"the object {path!r}, but only tensors are read (save a state_dict)")
 
     def persistent_load(self, pid: Any) -> Storage:
         kind, dtype, key, _, count, *view = pid

@@ -432,9 +432,9 @@ def new_head_map(width: int, options: LoadOptions, reads: str) -> WeightMap:
     """A new head in place of a file's, which reads what no `ViT` pools."""
     if options.num_classes is None:
         raise ValueError(
-            "Expected num_classes for a new head, or 0 for features: the head of the file reads "
-            f"{reads}, which no model of vit_tf pools. The PyTorch module can be measured with its "
-            "head: vit_tf.analysis.cka(module, images). Received: num_classes=None"
+            "Expected num_classes for a new head, or 0 for features: the head of the file "
+            f"takes {reads}, which no model of vit_tf supports. vit_tf.analysis.cka(module, "
+            "images) measures the PyTorch module with its head. Received: num_classes=None"
         )
     return head_map({}, width, options, "none")
 
@@ -458,8 +458,8 @@ def dims(tensors: Tensors, name: str, axes: int) -> tuple:
     """The shape of a tensor that determines the size of a model; a ValueError if it is unfit."""
     if name not in tensors:
         raise ValueError(
-            f"Expected a tensor {name!r}, which determines the size of the model. "
-            f"Received: {format_list(sorted(tensors))}"
+            f"The checkpoint has no tensor {name!r}, which determines the size of the model. "
+            f"It has: {format_list(sorted(tensors))}"
         )
     shape = tensors[name].shape
     if len(shape) != axes or min(shape, default=1) < 1:
@@ -543,8 +543,7 @@ def _assign(
             array = np.asarray(convert(*arrays), np.float32)
         if not np.isfinite(array).all():
             raise ValueError(
-                f"Expected {archive.path!r} to hold finite weights. "
-                f"Received: NaN or infinity in {', '.join(tensors)}"
+                f"{archive.path!r} has NaN or infinite weights in {', '.join(tensors)}"
             )
         variables[name].assign(array)
 
@@ -629,8 +628,8 @@ def infer_num_heads(
     if heads is None or other is not None:
         either = f" ({heads} or {other})" if heads else ""
         raise ValueError(
-            f"Expected num_heads{either}, which cannot be inferred from the tensors or from "
-            f"{layers} layers of {width} channels. Received: num_heads=None"
+            f"Specify num_heads{either}: the file does not determine it ({layers} layers of "
+            f"{width} channels). Received: num_heads=None"
         )
     return heads
 

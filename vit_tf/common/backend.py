@@ -21,10 +21,9 @@ def require_tensorflow(what: str) -> None:
     """Raises a `ValueError` unless Keras runs on TensorFlow, which `what` (in words) needs."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            f"Expected the TensorFlow backend of Keras for {what}: set KERAS_BACKEND=tensorflow. "
-            "Files of models trained on JAX open there too, on any machine: "
-            "`KERAS_BACKEND=tensorflow vit-tf analyze runs/one/best.keras`. "
-            f"Received: {keras.backend.backend()!r}"
+            f"The TensorFlow backend of Keras is needed for {what}: set "
+            "KERAS_BACKEND=tensorflow, which also opens models trained on JAX. Received: "
+            f"{keras.backend.backend()!r}"
         )
 
 
@@ -33,7 +32,7 @@ def require_tensorflow_or_jax(what: str) -> None:
     leave_gpus_to_jax()
     if keras.backend.backend() not in ("tensorflow", "jax"):
         raise ValueError(
-            f"Expected the TensorFlow or the JAX backend of Keras for {what}: set "
+            f"The TensorFlow or the JAX backend of Keras is needed for {what}: set "
             f"KERAS_BACKEND=tensorflow or jax. Received: {keras.backend.backend()!r}"
         )
 

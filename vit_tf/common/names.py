@@ -52,15 +52,14 @@ def file_error(error: Exception, path: object) -> str:
 
 
 def unknown_name(what: str, received: object, known: Iterable) -> ValueError:
-    """The `ValueError` for a name that is not in a list: expected, received and near matches."""
+    """The `ValueError` for a name that is not in a list, with near matches."""
     known = [str(name) for name in known]
     near = near_names(str(received), known)
-    hint = "near matches" if near else "there are"
-    hidden = without_password(received) if isinstance(received, str) else received
-    return ValueError(
-        f"Expected {what} to be a known name ({hint}: {format_list(near or known)}). "
-        f"Received: {hidden!r}"
+    hint = (
+        f"Did you mean {format_list(near)}?" if near else f"Expected one of: {format_list(known)}"
     )
+    hidden = without_password(received) if isinstance(received, str) else received
+    return ValueError(f"Unknown {what}: {hidden!r}. {hint}")
 
 
 def near_names(received: str, known: Iterable) -> list[str]:
@@ -115,7 +114,7 @@ def match(patterns: Iterable, names: Iterable) -> tuple[str, ...]:
     """The names that fit any of the patterns; a ValueError for a pattern that fits none."""
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            raise unknown_name("tap pattern", pattern, names)
+            raise unknown_name("layer or pattern", pattern, names)
     return tuple(n for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns))
 
 

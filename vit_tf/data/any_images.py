@@ -179,7 +179,9 @@ def _key_of(values: Mapping, usual: Sequence[str]) -> str:
     """The key of images or of labels in a dict: a usual name, or that of its only entry."""
     keys = [key for key in usual if key in values] or list(values)
     if len(keys) > 1 and keys[0] not in usual:
-        raise ValueError(f"Expected elements with {usual[0]!r}. Received: {sorted(values)}")
+        raise ValueError(
+            f"Expected elements with the key {usual[0]!r}. Received the keys: {sorted(values)}"
+        )
     return keys[0]
 
 
@@ -370,9 +372,9 @@ def _num_decoded(preprocessing: Prepares | None) -> int:
 def _require_preprocessing(preprocessing: Prepares | None) -> Prepares:
     if preprocessing is None:
         raise ValueError(
-            "Expected float arrays, as the model does not declare its preprocessing: set "
-            "model.preprocessing = vit_tf.Preprocessing(...), or prepare the images. Received: "
-            "files or 8-bit images"
+            "The model does not declare its preprocessing, which files and 8-bit images need: "
+            "set model.preprocessing = vit_tf.Preprocessing(...). Or pass float arrays with "
+            "the values that the model expects."
         )
     return preprocessing
 

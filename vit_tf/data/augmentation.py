@@ -90,8 +90,7 @@ def augment(
     mixing_layers = [layer.name for layer in layers if type(layer).__name__ in MIXERS]
     if mixing_layers and len(dataset.element_spec) == 3:
         raise ValueError(
-            "Expected layers that do not mix examples, which have weights. "
-            f"Received: {mixing_layers}"
+            f"Layers that mix images cannot be used with example weights. Received: {mixing_layers}"
         )
     if not 0 <= erase <= 1:
         raise ValueError(f"Expected erase to be in [0, 1]. Received: erase={erase!r}")
@@ -288,8 +287,8 @@ def _check(
         )
     if len(shapes) == 3 and (mixup or cutmix):
         raise ValueError(
-            "Expected mixup=0 and cutmix=0 for examples with weights. "
-            f"Received: mixup={mixup}, cutmix={cutmix}"
+            f"mixup and cutmix cannot be used with example weights. Received: mixup={mixup}, "
+            f"cutmix={cutmix}"
         )
     for name, alpha in {"mixup": mixup, "cutmix": cutmix}.items():
         if alpha < 0:

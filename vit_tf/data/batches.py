@@ -248,8 +248,8 @@ def full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
     full = select(dataset, Selection(full=True))
     if full.cardinality() == 0:
         raise ValueError(
-            "Expected at least one full batch, since smaller ones are left out on a TPU. Received: "
-            f"{int(dataset.cardinality())} smaller batches; try a smaller batch_size"
+            "No batch is full, and a TPU leaves out smaller ones: choose a smaller "
+            f"batch_size. Received: {int(dataset.cardinality())} smaller batches"
         )
     return full
 

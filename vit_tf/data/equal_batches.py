@@ -66,7 +66,7 @@ def batch_arrays(arrays: Any, rule: BatchRule = RANDOM) -> tf.data.Dataset:
     counts = [leaf.shape[0] for leaf in leaves]
     if len(set(counts)) > 1:
         raise ValueError(
-            "Expected as many labels as images. "
+            "Expected arrays of equally many examples, such as images and their labels. "
             f"Received: arrays of {', '.join(map(str, counts))} examples"
         )
     # The position of an image in the data is known before they are put in another order.

@@ -43,9 +43,7 @@ def write_whole(path: str | os.PathLike, write: Callable[[Path], object]) -> Non
         return
     path = Path(os.path.abspath(path))
     if path.exists() and not path.is_file():
-        raise ValueError(
-            f"Expected a path of a file, or one that is free. Received: {str(path)!r}, not a file"
-        )
+        raise ValueError(f"Cannot write {str(path)!r}: it exists and is not a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     try:
@@ -144,8 +142,8 @@ def only_process(folder: str | os.PathLike) -> Iterator[Check]:
         lock.acquire(blocking=False)
     except filelock.Timeout as error:
         raise ValueError(
-            f"Expected no other process to use {str(folder)!r}. Received: a process that is "
-            "using it; wait until it ends, or choose another folder"
+            f"Another process is using {str(folder)!r}: wait until it ends, or choose another "
+            "folder"
         ) from error
     try:
         # What killed processes left in the folder and in its subfolders.
@@ -181,8 +179,8 @@ def _claimed(folder: str | os.PathLike) -> Iterator[Check]:
     def check() -> None:
         if (other := holder()) != mine:
             raise ValueError(
-                f"Expected no other process to use {without_password(folder)!r}. "
-                f"Received: process {other}, which has taken over; this process stops"
+                f"Process {other} has taken over {without_password(folder)!r}, so this process "
+                "stops"
             )
 
     try:
@@ -237,7 +235,7 @@ def local_copy(path: str | os.PathLike) -> Iterator[str]:
         return
     remote = as_path(path)
     if not remote.is_file():
-        raise ValueError(f"Expected an existing file. Received: {without_password(path)!r}")
+        raise ValueError(f"File not found: {without_password(path)!r}")
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, remote.name)
         epath.Path(remote).copy(local)

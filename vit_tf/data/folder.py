@@ -144,8 +144,7 @@ def check_images(folder: str | os.PathLike) -> int:
         bad = [error for error in bar if error]
     if bad:
         raise ValueError(
-            f"Expected images that can be decoded. Received {len(bad)} undecodable of "
-            f"{len(paths)}: {format_list(bad, '; ')}"
+            f"{len(bad)} of {len(paths)} images cannot be decoded: {format_list(bad, '; ')}"
         )
     return len(paths)
 
@@ -222,7 +221,7 @@ def scan(root: str | os.PathLike) -> ImageFiles:
     root = os.path.expanduser(os.fspath(root))
     root = root.rstrip("/") or "/"
     if not tf.io.gfile.isdir(root):
-        raise ValueError(f"Expected a folder that exists. Received: {without_password(root)!r}")
+        raise ValueError(f"Folder not found: {without_password(root)!r}")
     folders = _split_folders(root)
     if not folders:
         return _without_splits(root)
@@ -298,7 +297,8 @@ def _split_folders(root: str) -> dict[str, str]:
         names = [name for name in split_of if split_of[name] == split]
         if len(names) > 1:
             raise ValueError(
-                f"Expected one folder for the {split} split. Received: {_quoted(names)} in {root!r}"
+                f"Several folders could be the {split} split: {_quoted(names)} in {root!r}. "
+                "Keep one."
             )
     folders = {split: os.path.join(root, name) for name, split in split_of.items()}
     return {split: folders[split] for split in SPLITS if split in folders}
@@ -319,8 +319,8 @@ def _part(folder: str) -> ImageFolder:
     warn_of_others(folder, files)
     if not images and not subfolders:
         raise ValueError(
-            "Expected a folder of images, or of one folder of images per class. "
-            f"Received: {folder!r} without any"
+            f"No images in {folder!r}. Expected a folder of images, or of one folder of images "
+            "per class."
         )
     path, classes = find_classes(folder, images, names)
     if path is not None and classes:
@@ -345,15 +345,15 @@ def _in_class_folders(
         path = os.path.join(folder, name)
         if name not in place:
             raise ValueError(
-                f"Expected the class folders of the train split: {format_list(class_names)}. "
-                f"Received: {path!r}"
+                f"{path!r} is a class folder that the train split does not have. It has: "
+                f"{format_list(class_names)}"
             )
         files = files_below(path)
         images_of_class = [file for file in files if is_image(file)]
         if not images_of_class:
             raise ValueError(
-                f"Expected each class folder to hold images ({', '.join(SUFFIXES)}). "
-                f"Received: {path!r} without any"
+                f"No images in {path!r}. Expected each class folder to hold images "
+                f"({', '.join(SUFFIXES)})."
             )
         images += images_of_class
         others += [file for file in files if not is_image(file)]
@@ -429,14 +429,14 @@ def _classes(path: str, names: Sequence[str]) -> list[str] | None:
         index = place[os.path.basename(row[0])]
         if class_by_index.setdefault(index, name) != name:
             raise ValueError(
-                f"Expected one class for each image. Received: {path!r}, with {names[index]} in "
+                f"{path!r} lists {names[index]} with two classes: "
                 f"{format_list([class_by_index[index], name])}"
             )
     missing = [name for index, name in enumerate(names) if index not in class_by_index]
     if missing:
         raise ValueError(
-            f"Expected a text file with the class of each of {len(names)} images. "
-            f"Received: {path!r}, without {format_list(missing)}"
+            f"{path!r} lists no class for {len(missing)} of {len(names)} images: "
+            f"{format_list(missing)}"
         )
     return [class_by_index[index] for index in range(len(names))]
 
@@ -469,9 +469,9 @@ def _require_one_order(path: str, names: Sequence[str]) -> None:
 
     if sorted(names, key=by_number) != sorted(names):
         raise ValueError(
-            "Expected the name of an image and its class on each line, as the images have no "
-            "single order: by their letters, 10 comes before 2. "
-            f"Received: {path!r}, with a class alone on each line"
+            f"{path!r} lists classes without names of images, whose order is ambiguous: by "
+            "letters, 10 comes before 2. Write the name of an image and its class on each "
+            "line."
         )
 
 
@@ -486,8 +486,8 @@ def named_classes(path: str, classes: list[str]) -> list[str]:
     numbers = {int(text) for text in classes}
     if len(numbers) > 1 and numbers == set(range(1, len(numbers) + 1)):
         raise ValueError(
-            "Expected class numbers that start at 0, or those of ImageNet's development "
-            f"kit with its meta.mat next to them. Received: {path!r}, which starts at 1"
+            f"The class numbers in {path!r} start at 1. Expected numbers from 0, or those of "
+            "ImageNet's development kit with its meta.mat next to them."
         )
     return classes
 
@@ -518,8 +518,8 @@ def labels_of(path: str, classes: Sequence[str], class_names: Sequence[str]) -> 
     unknown = sorted(set(classes) - set(place))
     if unknown:
         raise ValueError(
-            f"Expected classes among those of the train split: {format_list(class_names)}. "
-            f"Received: {format_list(unknown)} in {path!r}"
+            f"{path!r} lists classes that the train split does not have: "
+            f"{format_list(unknown)}. It has: {format_list(class_names)}"
         )
     return np.array([place[text] for text in classes], np.int32)
 
@@ -554,8 +554,7 @@ def files_below(folder: str, above: tuple[str, ...] = ()) -> list[str]:
     place = folder if is_remote(folder) else os.path.realpath(folder)
     if place in above:
         raise ValueError(
-            "Expected no symbolic link to a folder that contains it. "
-            f"Received: {folder!r}, which leads to {place!r}"
+            f"The symbolic link {folder!r} leads to {place!r}, which contains it: remove the link"
         )
     folders, files = entries(folder)
     paths = [os.path.join(folder, name) for name in files]

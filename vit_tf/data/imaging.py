@@ -202,7 +202,7 @@ def explained(
     try:
         yield
     except FileNotFoundError as error:
-        raise ValueError(f"Expected {expected}. Received: {name}, no such file") from error
+        raise ValueError(f"File not found: {name}. Expected {expected}.") from error
     except Exception as error:  # they raise whatever the file makes them
         reason = f"{type(error).__name__}: {file_error(error, file)}"
         raise ValueError(

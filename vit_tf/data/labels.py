@@ -32,7 +32,7 @@ def require_labels(
     if count is not None and len(labels) != count:
         raise ValueError(
             "Expected as many labels as images. "
-            f"Received: {len(labels)} {subset} labels for {count} images"
+            f"Received: {len(labels)} labels for {count} images of {subset or 'the data'}"
         )
     if not len(labels):
         return

@@ -36,7 +36,7 @@ def require_known_data(name: str, data_dir: str | os.PathLike | None = None) -> 
 def unknown_data(name: str) -> ValueError:
     """The error for a name of no data set, with near matches."""
     return unknown_name(
-        "name (digits, shapes, photographs, a TFDS name or a folder that exists)",
+        "data set, and no such folder",
         name,
         [*OWN_NAMES, *_tfds_names()],
     )

@@ -245,10 +245,10 @@ def check_dtype(features: Any, dtype: str) -> None:
         return
     words = f"in {interval(*expected)}" if expected else "in the range that the model expects"
     raise ValueError(
-        f"Expected float images {words}, or a model that states how integers become such: "
-        "model.preprocessing = vit_tf.Preprocessing.from_range((height, width), low, high), with "
-        "num_channels=1 for grey images, or of a function `integer_images = True`. "
-        f"Received: {dtype} images for "
+        f"Expected float images {words}. To pass integers, set model.preprocessing = "
+        "vit_tf.Preprocessing.from_range((height, width), low, high), with num_channels=1 for "
+        f"grey images; a function needs the attribute integer_images = True. Received: {dtype} "
+        "images for "
         f"{getattr(features, 'name', None) or getattr(features, '__name__', 'features')}"
     )
 
@@ -308,8 +308,8 @@ def require_finite_images(images: Any, first: int = 0) -> None:
         place = int(np.argmin(finite))
         values = "NaN" if np.isnan(images[place]).any() else "infinite values"
         raise ValueError(
-            f"Expected images with finite values. Received: {values} in image {first + place} "
-            f"of the data (from 0), {int((~finite).sum())} of the {len(images)} images around it"
+            f"Expected images with finite values. Received: {values} in {int((~finite).sum())} of "
+            f"{len(images)} images, first in image {first + place} of the data (counted from 0)"
         )
 
 
@@ -329,7 +329,7 @@ def require_images(received: Iterable, expected: Iterable) -> None:
         return
     hint = ""
     if len(received) == len(expected) - 1:
-        hint = "; grey images need an axis of channels: images[..., None]"
+        hint = "; single images need batch(...) or images[None], grey images images[..., None]"
     elif received[-1:] == (1,) and expected[-1:] == (3,):
         hint = "; grey images become colour images by numpy.repeat(images, 3, axis=-1)"
     elif len(received) == len(expected) == 4 and received[-1] == expected[-1]:

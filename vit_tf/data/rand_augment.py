@@ -101,9 +101,9 @@ def make_rand_augment(settings: bool | float | dict) -> RandAugment:
 
 def _unusable(settings: object) -> ValueError:
     return ValueError(
-        "Expected rand_augment to be True, a magnitude in [0, 1] or a dict of magnitude and "
-        "rate in [0, 1], magnitude_stddev >= 0, augmentations_per_image >= 1 and operations, "
-        "'torchvision', 'timm' or 'tpu', whose magnitudes go to 3. "
+        "Expected rand_augment to be True, a magnitude in [0, 1], or a dict. Its keys are "
+        "magnitude in [0, 1] (up to 3 for 'tpu'), rate in [0, 1], magnitude_stddev >= 0, "
+        "augmentations_per_image >= 1, and operations: 'torchvision', 'timm' or 'tpu'. "
         f"Received: {settings}"
     )
 

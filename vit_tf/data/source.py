@@ -340,8 +340,7 @@ def partition(
         there = ", ".join(split for split in source.num_examples if split != ALL)
         cut = " (and validation, cut from train)" if "train" in source.num_examples else ""
         raise ValueError(
-            f"Expected splits to be among those of the data set: {there}{cut}. "
-            f"Received: splits={tuple(splits)!r}"
+            f"The data set has the splits {there}{cut}. Received: splits={tuple(splits)!r}"
         )
     # A class-balanced part of a split.
     for name, size in take.items():
@@ -430,8 +429,8 @@ def checked_size(
         )
     if preprocessing.size and size not in (None, preprocessing.size):
         raise ValueError(
-            f"Expected image_size to be None or that of the preprocessing, {preprocessing.size}. "
-            f"Received: image_size={size}"
+            "Expected image_size to be None or the size of preprocessing, "
+            f"{preprocessing.size}. Received: image_size={size}"
         )
     return preprocessing.size or size
 
@@ -461,8 +460,7 @@ def read_class_list(path: str | os.PathLike) -> tuple[str, ...]:
             lines = file.read().decode().splitlines()
     except (OSError, ValueError, tf.errors.OpError) as error:
         raise ValueError(
-            "Expected a text file that lists classes. "
-            f"Received: {str(path)!r} ({file_error(error, path)})"
+            f"Cannot read the list of classes {str(path)!r}: {file_error(error, path)}"
         ) from error
     return tuple(WORDNET.sub(r"\1", line.strip()) for line in lines if line.strip())
 
@@ -485,8 +483,8 @@ def select_classes(source: Source, classes: Sequence[str] | None) -> Source:
         labels = source.labels(split)
         if labels is None:
             raise ValueError(
-                "Expected classes of a data set whose labels are known without reading its images. "
-                f"Received: classes={tuple(classes)!r} of one whose {split} split is too large"
+                f"classes= does not apply to this data set: its {split} split is too large to "
+                f"read the labels first. Received: classes={tuple(classes)!r}"
             )
         return [(split, np.flatnonzero(new_labels[labels] >= 0))]
 

@@ -73,8 +73,8 @@ def make(name: str) -> DataParallelStrategy:
     devices = _devices("tpu") if name == "tpu" else tuple(keras.distribution.list_devices())
     if name == "tpu" and not devices:
         raise ValueError(
-            "Expected a TPU that JAX can use. Received: devices "
-            f"{keras.distribution.list_devices()}; install jax[tpu]"
+            "JAX finds no TPU: install jax[tpu]. Received: devices "
+            f"{keras.distribution.list_devices()}"
         )
     is_single = name == "none" or len(devices) == 1
     strategy = DataParallelStrategy() if is_single else _strategy(devices)
@@ -109,15 +109,14 @@ def connect(cluster: tuple[Sequence[str], int] | None) -> DataParallelStrategy:
             if "before any JAX" not in str(error):
                 raise
             raise ValueError(
-                "Expected the multi-worker strategy to be created before any other use of JAX. "
-                "Received: a program that has already used it; create the strategy in its first "
-                "lines"
+                "JAX was used before the multi-worker strategy was created: create the "
+                "strategy in the first lines of the program"
             ) from error
         except ValueError as error:
             raise ValueError(
-                "Expected the addresses of the workers: as arguments, in VIT_TF_WORKERS and "
-                "VIT_TF_WORKER, in TF_CONFIG, or from an environment that JAX knows (Slurm, Open "
-                f"MPI, Kubernetes, a TPU pod). Received: none of them ({error})"
+                "The addresses of the workers are unknown: pass them as arguments, set "
+                "VIT_TF_WORKERS and VIT_TF_WORKER or TF_CONFIG, or use an environment that "
+                f"JAX knows (Slurm, Open MPI, Kubernetes, a TPU pod). JAX reports: {error}"
             ) from error
     _share_seed()
     return _strategy(tuple(keras.distribution.list_devices()))
@@ -153,9 +152,8 @@ def _require_all_processes(strategy: DataParallelStrategy) -> None:
         return
     if not jax.distributed.is_initialized():
         raise ValueError(
-            f"Expected {jax.process_count()} connected processes, as many as this TPU has hosts: "
-            "create the strategy 'tpu' in the first lines of the program. Received: processes that "
-            "are not connected"
+            f"This TPU has {jax.process_count()} hosts, but their processes are not connected: "
+            "create the strategy 'tpu' in the first lines of the program"
         )
     if strategy.num_replicas_in_sync != jax.device_count():
         raise ValueError(

@@ -46,9 +46,8 @@ def multiworker_strategy(
     tf_context = cast(Any, context.context())  # it creates one if there is none
     if tf_context._context_handle is not None:
         raise ValueError(
-            "Expected the multi-worker strategy to be created before any other use of "
-            "TensorFlow. Received: a program that has already used it; create the strategy in "
-            "its first lines"
+            "TensorFlow was used before the multi-worker strategy was created: create the "
+            "strategy in the first lines of the program"
         )
     # TensorFlow is to end collective operations when a worker shows no sign of life.
     tf_context.configure_coordination_service(
@@ -175,8 +174,8 @@ def find_cluster(
     if "SLURM_PROCID" in os.environ:
         return _from_slurm()
     raise ValueError(
-        "Expected the addresses of the workers: as arguments, in VIT_TF_WORKERS and VIT_TF_WORKER, "
-        "in TF_CONFIG, or from Slurm's srun. Received: none of them"
+        "The addresses of the workers are unknown: pass them as arguments, set VIT_TF_WORKERS "
+        "and VIT_TF_WORKER or TF_CONFIG, or start the program by Slurm's srun"
     )
 
 
@@ -326,8 +325,8 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
 
 def _tpu() -> NoReturn:
     raise ValueError(
-        "Expected KERAS_BACKEND=jax for a TPU, since no package of TensorFlow 2.21 or later runs "
-        "on TPUs. Received: KERAS_BACKEND=tensorflow"
+        "A TPU needs KERAS_BACKEND=jax, since no package of TensorFlow 2.21 or later runs on "
+        "TPUs. Received: KERAS_BACKEND=tensorflow"
     )
 
 

@@ -58,7 +58,7 @@ class MaskedCalls:
     def __init__(self, layers: Mapping[str, keras.layers.Layer]):
         self._layers, self.paths = layers, set()
 
-    def __call__(self, path: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def __call__(self, path: str, layer: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         if path in self._layers:
             call = inspect.signature(keras.layers.MultiHeadAttention.call)
             given = call.bind(None, *args, **kwargs).arguments

@@ -77,8 +77,8 @@ def select_features(
         return features.select_kind(kind, block, detail)
     if detail is not None:
         raise ValueError(
-            "Expected layers, which selects them by name, or detail, which selects a subset. "
-            f"Received: layers={layers!r} and detail={detail!r}"
+            "layers= and detail= cannot be combined: layers= selects layers by name, and "
+            f"detail= selects a subset. Received: layers={layers!r}, detail={detail!r}"
         )
     names = _layer_names(features, kind, as_selection(layers), block)
     return features.select(names).with_grid_of_layers()
@@ -114,8 +114,8 @@ def _layer_names(
         if isinstance(layer, int):
             if not defaults:
                 raise ValueError(
-                    "Expected names of layers: positions need layers that are known before a "
-                    f"function is called. Received: {layer}"
+                    "The layers of a function are not known before a call: select them by "
+                    f"name, not by position. Received: {layer}"
                 )
             if not -len(defaults) <= layer < len(defaults):
                 raise ValueError(

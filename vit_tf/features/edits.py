@@ -8,7 +8,7 @@ edits, and `run_interventions` combines many such runs.
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import keras
 import numpy as np
@@ -143,9 +143,7 @@ def token_set(model: Any, which: str | Sequence[int]) -> list[int]:
         "all": list(range(grid.num_tokens)),
     }
     if not (positions := lookup("which", which, sets)):
-        raise ValueError(
-            f"Expected a set of tokens that the model has. Received: {which!r} of {grid}"
-        )
+        raise ValueError(f"The model has no {which!r} tokens. Received: {grid}")
     return positions
 
 
@@ -177,21 +175,22 @@ def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[s
         ValueError: if a pattern matches no tap, or an edit is not callable. The returned features
             raise a ValueError if an edit returns another shape or dtype.
     """
-    _require_edits(edits)
+    if not isinstance(edits, Mapping) or not all(
+        isinstance(pattern, str) and callable(edit) for pattern, edit in edits.items()
+    ):
+        raise ValueError(
+            "Expected edits to be a dict from tap patterns to functions of a value, such as "
+            f"{{'block03/attention/branch': vit_tf.edits.zero}}. Received: {edits!r}"
+        )
     if is_torch_module(model):
         from vit_tf.features.torch_modules import IntervenedModule  # which imports PyTorch
 
         of_tap = {pattern: _checked(pattern, edit) for pattern, edit in edits.items()}
         return IntervenedModule(model, of_tap, as_patterns(patterns) or ["logits"])
-    if isinstance(model, TapModel):
-        features, tap_names = model, model.taps
-    else:
-        if not isinstance(model, keras.Model):
-            raise ValueError(
-                f"Expected model to be a keras.Model. Received: {type(model).__name__}"
-            )
-        features = None
-        tap_names = tuple(model.taps if names_its_layers(model) else find_taps(model))
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"Expected model to be a keras.Model. Received: {type(model).__name__}")
+    is_named = isinstance(model, TapModel) or names_its_layers(model)
+    tap_names = tuple(cast(TapModel, model).taps if is_named else find_taps(model))
     wanted = match(as_patterns(patterns), tap_names) if patterns else tap_names[-1:]
     edits_of_taps: dict[str, list[Edit]] = {}
     for pattern, edit in edits.items():
@@ -201,8 +200,7 @@ def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[s
     by_tap = {
         tap: partial(apply_in_turn, edits_of_taps[tap]) for tap in tap_names if tap in edits_of_taps
     }
-    if features is None:
-        features = submodel(model, *by_tap, *wanted)
+    features = model if isinstance(model, TapModel) else submodel(model, *by_tap, *wanted)
     return Intervened(features, by_tap, wanted)
 
 
@@ -320,16 +318,6 @@ def _batch_edits(edits_of_runs: list[dict]) -> dict:
 
     taps = dict.fromkeys(tap for edits in edits_of_runs for tap in edits)
     return {tap: combine(tap) for tap in taps}
-
-
-def _require_edits(edits: Any) -> None:
-    if not isinstance(edits, Mapping) or not all(
-        isinstance(pattern, str) and callable(edit) for pattern, edit in edits.items()
-    ):
-        raise ValueError(
-            "Expected edits to be a dict from tap patterns to functions of a value, such as "
-            f"{{'block03/attention/branch': vit_tf.edits.zero}}. Received: {edits!r}"
-        )
 
 
 def _checked(tap: str, edit: Edit) -> Edit:

@@ -14,9 +14,9 @@ import keras
 import tensorflow as tf
 
 from vit_tf.common.backend import require_tensorflow
-from vit_tf.common.names import format_list, match
+from vit_tf.common.names import are_named, format_list, match
 from vit_tf.data.preprocessing import Preprocessing, require_images
-from vit_tf.features.layers import KINDS, Detail, Shape, layers_of
+from vit_tf.features.layers import KINDS, Detail, Shape, layers_of, warn_of_missed_blocks
 from vit_tf.features.structure import ModelGraph
 from vit_tf.features.tokens import TokenGrid
 
@@ -42,6 +42,29 @@ class ClassScores:
 
     layer: str
     kind: ScoreKind = ScoreKind.SOFTMAX
+
+
+def layer_of_scores(name: str, layer: str | None, vectors: Mapping[str, str]) -> str | None:
+    """The layer that a user names, or that of an output by that name; None for the model's own.
+
+    `vectors` are several outputs of a model and their layers. It warns that the first of them
+    counts as scores where none is named, and raises if they have names.
+    """
+    if layer is not None or not vectors:
+        return vectors.get(layer or "") or layer
+    described = [f"{v!r} (layer {tap!r})" if tap else repr(v) for v, tap in vectors.items()]
+    if are_named(vectors):
+        example = next((v for v, tap in vectors.items() if tap), "the name of a layer")
+        raise ValueError(
+            f"{name!r} has several outputs that could be class scores: {', '.join(described)}. "
+            f"Choose one with scores=, for example scores={example!r}."
+        )
+    warnings.warn(
+        f"{name!r} returns {len(vectors)} vectors: the first counts as class scores. Name another "
+        f"one with scores= among {', '.join(described)}",
+        stacklevel=5,
+    )
+    return None
 
 
 def cannot_be_split(name: str) -> ValueError:
@@ -325,9 +348,11 @@ def require_layers_of_kind(facts: ModelFacts, kind: str, block: str, detail: Det
     )
     if not layers and kind != "scores":
         raise ValueError(
-            f"Expected a model with {KINDS[kind].lacks}. Received: {facts.name!r}, in which they "
-            f"are not found; {facts.reasons.get('layers', 'specify them with layers=')}"
+            f"No {KINDS[kind].lacks} found in {facts.name!r}: "
+            f"{facts.reasons.get('layers', 'specify layers=')}"
         )
+    if kind != "scores":
+        warn_of_missed_blocks(facts.name, facts.structure)
     return layers
 
 
@@ -348,5 +373,8 @@ def layers_of_examples(taps: Any, images: tf.Tensor, name: str) -> dict[str, tf.
             f"Layers without an example axis are left out: {format_list(without)}", stacklevel=3
         )
     if len(without) == len(taps):
-        raise ValueError(f"Expected layers with an example axis. Received: {format_list(without)}")
+        raise ValueError(
+            f"Expected layers with one row per image. Received: {format_list(without)}, which "
+            "have none"
+        )
     return {layer: x for layer, x in taps.items() if layer not in without}

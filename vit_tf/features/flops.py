@@ -122,7 +122,7 @@ def _count_convolution(op: tf.Operation) -> int:
     """Each output is a sum over a kernel of shape (*positions, channel of the group, filter).
 
     The kernel of a depthwise convolution has a multiplier in place of filters, and no sum over
-    channels; in a transposed convolution, the sums are over the values that each input goes into.
+    channels; a transposed convolution sums over the values that each input goes into.
     """
     is_depthwise, is_transposed = "Depthwise" in op.type, op.type.endswith("BackpropInput")
     summed = op.inputs[1].shape[: -2 if is_depthwise else -1]

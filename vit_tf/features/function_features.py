@@ -142,7 +142,7 @@ def features_from_arrays(
     sizes = sorted({len(column) for column in columns})
     if len(sizes) > 1:
         raise ValueError(
-            f"Expected activations of the same examples. Received: arrays of {sizes} examples"
+            f"Expected activations of the same images. Received: arrays of {sizes} rows"
         )
     return np.concatenate(columns, axis=1), features
 
@@ -179,13 +179,9 @@ def _call_on_array(
             "Expected features to be a callable from images to {layer: tensor}. "
             f"Received: one that returns {type(taps).__name__}"
         )
-    return {name: _as_array(value) for name, value in taps.items()}, (argument,)
-
-
-def _as_array(value: Any) -> np.ndarray:
-    """A tensor of any library as an array."""
-    value = value.detach().cpu() if hasattr(value, "detach") else value
-    return np.ascontiguousarray(value)
+    # Tensors of PyTorch may lie elsewhere.
+    arrays = {n: x.detach().cpu() if hasattr(x, "detach") else x for n, x in taps.items()}
+    return {name: np.ascontiguousarray(value) for name, value in arrays.items()}, (argument,)
 
 
 def _recover_scores(features: Features, layer: str, images: tf.Tensor) -> Features:

@@ -52,7 +52,8 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
     declared = getattr(model, "preprocessing", None)
     if isinstance(declared, Preprocessing):
         return declared, "set by the model"
-    size = input_size(model)
+    height, width = (*recorder.input_spec(model)[0][1:3], None, None)[:2]
+    size = None if height is None or width is None else (height, width)
     converter = getattr(getattr(model, "preprocessor", None), "image_converter", None)
     if converter is not None:
         channels = recorder.input_spec(model)[0][-1] or 3
@@ -85,12 +86,6 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
         if of_family is not None and of_family.num_channels == channels:
             return replace(of_family, **how), f"known of {part.name}"
     return None, "unknown"
-
-
-def input_size(model: keras.Model) -> tuple[int, int] | None:
-    """(height, width) of a model's images, or None where it takes any."""
-    sides = [side for side in recorder.input_spec(model)[0][1:3] if side is not None]
-    return (sides[0], sides[1]) if len(sides) == 2 else None
 
 
 def _from_converter(
@@ -149,11 +144,10 @@ def _run_first_layers(
         return None, [], None
     sizes = [pixels or 32 for pixels in shape[1:3]] + [*shape[3:]]
     images = keras.ops.stack([keras.ops.full(sizes, value, "float32") for value in (0, 1)])
-    layers, resizings, values, path = recorder.named_operations(model), [], images, ""
+    resizings, values, path = [], images, ""
 
-    def look(position: int, args: tuple, kwargs: dict) -> None:
+    def look(name: str, layer: Any, args: tuple, kwargs: dict) -> None:
         nonlocal values, path
-        name, layer = layers[position]
         value_shape = getattr(args[0], "shape", ()) if args else ()
         is_container = recorder.is_layer(layer) and bool(recorder.layers_in(layer))
         # Constants of the model's own, such as a table of positions, have no axis of examples.
@@ -173,7 +167,7 @@ def _run_first_layers(
     means = keras.ops.convert_to_numpy(values).astype(np.float64).mean(axis=(1, 2))
     around = [
         layer
-        for name, layer in reversed(layers)
+        for name, layer in reversed(recorder.named_layers(model))
         if path.startswith(f"{name}/") and isinstance(layer, keras.Model)
     ]
     return means.reshape(len(images), -1), [*around, model], next(iter(resizings), None)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
@@ -11,8 +10,9 @@ from typing import Any, cast
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.layers import Conv2D
 
-from vit_tf.common.names import are_named, match
+from vit_tf.common.names import match
 from vit_tf.features import edits, recorder
 from vit_tf.features.class_names import find_class_names
 from vit_tf.features.features import (
@@ -23,6 +23,7 @@ from vit_tf.features.features import (
     ScoreKind,
     Taps,
     cannot_be_split,
+    layer_of_scores,
     no_class_scores,
     require_layers_of_kind,
 )
@@ -32,7 +33,6 @@ from vit_tf.features.layers import (
     Detail,
     grid_of_shapes,
     structure_of_outputs,
-    warn_of_missed_blocks,
 )
 from vit_tf.features.scores import Scores
 from vit_tf.features.structure import ModelGraph
@@ -149,8 +149,6 @@ class KerasFeatures(Features):
         if not self._is_whole:
             return self
         names = require_layers_of_kind(self.facts, kind, block, detail)
-        if kind != "scores":
-            warn_of_missed_blocks(self.name, self.facts.structure)
         return self._with_layers(tuple(names))
 
     def read_scores(
@@ -158,12 +156,9 @@ class KerasFeatures(Features):
     ) -> Features:
         if self._scores is None:
             return self._read_scores_of_submodel(layer or self.facts.layers[-1])
-        vectors = self._scores.vectors
-        name = vectors.get(layer or "") or layer
-        if name is None and vectors:
-            require_scores_named(self.name, vectors)
+        name = layer_of_scores(self.name, layer, self._scores.vectors)
         if name is None and not self._scores.is_head:
-            last = f"whose output, {self._scores.tap!r}, is no vector of a layer with a kernel"
+            last = f"its output, {self._scores.tap!r}, is no vector of a layer with a kernel"
             tap = recorder.tap_name(*self._scores.source)
             is_vector = len(self.facts.shapes.get(tap, ())) == 1
             raise no_class_scores(self.name, last, tap if is_vector else None)
@@ -222,8 +217,14 @@ def keras_features(
         shapes = {tap: values_of_noise(features, tap, image_shape).shape[1:] for tap in is_open}
         facts = replace(facts, shapes=described.shapes | shapes)
 
+    # The first convolution may cut the image into patches that are not square.
+    convolutions = (x for _, x in recorder.named_layers(model) if isinstance(x, Conv2D))
+    first = next(convolutions, None)
+    is_cut = first is not None and tuple(first.kernel_size) == tuple(first.strides)
+    has_oblong_patches = is_cut and first.strides[0] != first.strides[1]
+
     def infer_grid(layers: Sequence[str], graph: ModelGraph | None = None) -> TokenGrid | None:
-        if sizes is None or (not patch_size and _has_oblong_patches(model)):
+        if sizes is None or (not patch_size and has_oblong_patches):
             return None
         inferred = grid_of_shapes(layers, facts.shapes, sizes, graph, patch_size, prefix)
         return with_prefix_first(inferred, features, facts.shapes, image_shape)
@@ -235,15 +236,6 @@ def keras_features(
         scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))
         facts = replace(facts, scores=scores)
     return KerasFeatures(described.source, facts, described.scores, inferring, is_whole=True)
-
-
-def _has_oblong_patches(model: keras.Model) -> bool:
-    """Whether the first convolution cuts the image into patches that are not square."""
-    layers = (layer for _, layer in recorder.named_layers(model))
-    first = next((layer for layer in layers if isinstance(layer, keras.layers.Conv2D)), None)
-    if first is None or tuple(first.kernel_size) != tuple(first.strides):
-        return False
-    return first.strides[0] != first.strides[1]
 
 
 def declared_facts(model: keras.Model) -> ModelFacts:
@@ -276,20 +268,3 @@ def kind_of_scores(scores: Scores) -> ScoreKind:
     if scores.is_binary:
         return ScoreKind.SIGMOID
     return ScoreKind.SIGMOIDS if scores.activation == "sigmoid" else ScoreKind.SOFTMAX
-
-
-def require_scores_named(name: str, vectors: Mapping[str, str]) -> None:
-    """Warns that the first of several vectors counts as scores; raises if they have names."""
-    described = [f"{v!r} (layer {tap!r})" if tap else repr(v) for v, tap in vectors.items()]
-    if are_named(vectors):
-        example = next((v for v, tap in vectors.items() if tap), "the name of a layer")
-        raise ValueError(
-            "Expected scores=, the name of the output or layer that holds the class scores, as no "
-            f"output is called 'logits': for example, scores={example!r}. Received: {name!r}, "
-            f"which returns the vectors {', '.join(described)}"
-        )
-    warnings.warn(
-        f"{name!r} returns {len(vectors)} vectors: the first counts as class scores. Name another "
-        f"one with scores= among {', '.join(described)}",
-        stacklevel=5,
-    )

@@ -88,7 +88,7 @@ def _opened(
             is_single=is_single,
             kernel=_kernel_shape(layer),
             is_sum=layer.name in sums,
-            is_activated=_is_activated(layer),
+            activation=getattr(getattr(layer, "activation", None), "__name__", ""),
             stretch=own_stretch,
             kind=type(layer).__qualname__,
         )
@@ -160,13 +160,6 @@ def _kernel_shape(layer: Any) -> tuple[int, ...]:
     return () if kernel is None else tuple(kernel.shape)
 
 
-def _is_activated(layer: Any) -> bool:
-    """Whether a layer ends in an activation that makes no scores."""
-    activation = getattr(layer, "activation", None)
-    names = ("linear", "softmax", "sigmoid", "log_softmax")
-    return activation is not None and getattr(activation, "__name__", "") not in names
-
-
 def _has_kernel(operation: Any) -> bool:
     return bool(_kernel_shape(operation)) or _has_blocks(operation)
 
@@ -234,12 +227,12 @@ class _Stretches:
             alive = {source for source in alive | {i} if last_use.get(source, -1) > i}
             if i not in alive or i in self._split:
                 continue
-            readers = [
-                reader for reader in calls if reader > i and self._reads[reader] & alive - {i}
-            ]
+            is_single = alive == {i}
             kinds = {type(self._nodes[x].operation).__name__ for x in alive if x != IMAGES}
-            is_last_cell = IMAGES not in alive and kinds == {"Concatenate"}
-            if alive == {i} or (is_last_cell and all(len(self._reads[x]) == 1 for x in readers)):
+            if not is_single and IMAGES not in alive and kinds == {"Concatenate"}:
+                later = (self._reads[x] for x in calls if x > i and self._reads[x] & alive - {i})
+                is_single = all(len(read) == 1 for read in later)
+            if is_single:
                 singles.append(i)
         return singles
 

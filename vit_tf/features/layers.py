@@ -268,20 +268,18 @@ KINDS = {
     "stitched": Kind("blocks on a known grid", _lens),
     "scored": Kind("representations", _Model.representations, True, is_detailed=True),
     "patching": Kind("blocks of tokens on a known grid", _patching, with_scores=True),
-    "maps": Kind("maps through its depth, as convolutions make them", _maps),
-    "class_maps": Kind(
-        "maps through its depth, as convolutions make them", _maps, with_scores=True
-    ),
+    "maps": Kind("convolutional feature maps", _maps),
+    "class_maps": Kind("convolutional feature maps", _maps, with_scores=True),
     "embedding": Kind("tokens on a known grid", _replaced_tokens, True, is_detailed=True),
     "attention": Kind("attention weights", _attention),
     "class_attention": Kind("attention weights", _attention, with_scores=True),
     "outliers": Kind("blocks of tokens on a known grid", _tokens_and_attention),
     "rollout": Kind("attention weights and skips", _rollout),
     "heads": Kind("outputs of attention heads", _heads, with_scores=True),
-    "block_heads": Kind("such a block", _block_heads),
+    "block_heads": Kind("heads of this block", _block_heads),
     "skips": Kind("separate skips and branches", _skips),
     "ablated_skips": Kind("separate skips and branches", _ablated_skips, with_scores=True),
-    "norms": Kind("norms of blocks", _norms),
+    "norms": Kind("norms of sublayers", _norms),
     "scores": Kind("scores", lambda model: [], with_scores=True),
 }
 
@@ -350,10 +348,10 @@ def warn_of_missed_blocks(name: str, graph: ModelGraph) -> None:
     """Warns of a model that has more blocks than the rule finds representations."""
     if graph.num_repeated:
         warnings.warn(
-            f"Of {name!r}, {len(graph.representations)} layers are found as representations, but "
-            f"it has {graph.num_repeated} blocks, whose outputs are not all that follows reads: "
-            "select layers with layers=",
-            stacklevel=5,
+            f"{name!r} has {graph.num_repeated} blocks, but {len(graph.representations)} layers "
+            "are found as representations, because later layers also read other outputs: select "
+            "layers with layers=",
+            stacklevel=6,
         )
 
 
@@ -380,8 +378,8 @@ def infer_grid(
         extra = count - grid.num_spatial if prefix is None else prefix
         if extra < 0 or extra + grid.num_spatial != count:
             raise ValueError(
-                f"Expected a patch size and a prefix that give the {count} tokens of the layers. "
-                f"Received: {max(extra, 0)} + {grid.rows} x {grid.columns}"
+                f"The layers have {count} tokens, but patch_size and prefix give "
+                f"{max(extra, 0)} + {grid.rows} x {grid.columns}"
             )
         return TokenGrid.of_patches((height, width), patch_size, extra)
     if not counts:

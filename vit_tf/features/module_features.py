@@ -258,10 +258,9 @@ class TorchFeatures(Features):
                 raise
             # It runs parts of the module again, where the values before them are not replaced.
             raise ValueError(
-                "Expected a module without gradient checkpointing, for gradients: switch it off, "
-                "as timm's set_grad_checkpointing(False), transformers' "
-                "gradient_checkpointing_disable(), or without torch.utils.checkpoint in forward. "
-                f"Received: {self.name} with checkpoints before {name!r}"
+                f"Gradients need a module without gradient checkpointing, which {self.name} "
+                f"uses before {name!r}. Switch it off: set_grad_checkpointing(False) in timm, "
+                "gradient_checkpointing_disable() in transformers."
             ) from error
         return [s for s, g in zip(candidates, gradients, strict=True) if g is not None]
 
@@ -375,8 +374,8 @@ def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> 
     absent = [name for name in names if name not in recorded]
     if not recorded:
         raise ValueError(
-            f"Expected submodules of {model.name} that run and return a tensor. "
-            f"Received: {format_list([f'{name} ({kinds.get(name)})' for name in absent])}"
+            f"These submodules of {model.name} do not run, or return no tensor: "
+            f"{format_list([f'{name} ({kinds.get(name)})' for name in absent])}"
         )
     absent = [name for name in absent if kinds.get(name) not in CONTAINERS]
     if absent:

@@ -54,7 +54,7 @@ class ModuleTaps:
         return [n for n, layout in layouts if is_part(n, "weights") and not layout.has_examples]
 
     @property
-    def _patch(self) -> tuple[int, int] | None:
+    def patch(self) -> tuple[int, int] | None:
         """(height, width) of a patch, where the first convolution cuts the image into patches."""
         convolutions = (m for m in self.model.module.modules() if isinstance(m, torch.nn.Conv2d))
         first = next(convolutions, None)
@@ -62,14 +62,9 @@ class ModuleTaps:
         return (first.stride[0], first.stride[1]) if first is not None and is_cut else None
 
     @property
-    def has_oblong_patches(self) -> bool:
-        """Whether the first convolution cuts the image into patches that are not square."""
-        return self._patch is not None and self._patch[0] != self._patch[1]
-
-    @property
     def patch_size(self) -> int | None:
         """Pixels of a patch, where the first convolution cuts the image into patches."""
-        patch = self._patch
+        patch = self.patch
         if patch is None or patch[0] != patch[1]:
             return None
         side, (height, width) = patch[0], self.image_shape[:2]
@@ -86,7 +81,10 @@ class ModuleTaps:
         preprocessing, origin = expectations.find_preprocessing(module, self.image_shape)
         num_classes = self.shapes[SCORES][0] if has_scores else None
         class_names = expectations.find_class_names(module)
-        if num_classes == NUM_IMAGENET and expectations.is_of_imagenet(module):
+        # Models of these libraries with 1,000 classes are those of ImageNet.
+        is_torchvision = type(module).__module__.startswith("torchvision.models.")
+        is_released = is_torchvision or bool(expectations.pretrained_config(module))
+        if num_classes == NUM_IMAGENET and is_released:
             class_names = class_names or imagenet_names()
         reasons: dict[str, str] = {}
         if isinstance(self.model, TracedModule) and self.names == (SCORES,):
@@ -107,12 +105,6 @@ class ModuleTaps:
             scores=ClassScores(SCORES) if has_scores else None,
             reasons=reasons,
         )
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of what the module returns for an image; () for what is no tensor."""
-        layout = self.trace.layouts.get(SCORES, self.trace.layouts.get(OUTPUT))
-        return layout.shape if layout else ()
 
     @property
     def vectors(self) -> dict[str, str]:

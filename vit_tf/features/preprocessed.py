@@ -133,23 +133,28 @@ def with_own_preprocessing(
     undeclared = [features.name for key, features in models.items() if key not in declared]
     if undeclared and len(distinct) > 1:
         raise ValueError(
-            "Expected models that declare their preprocessing, where others differ in it: set "
-            "model.preprocessing = vit_tf.Preprocessing(...), or prepare the images. "
-            f"Received: {format_list(undeclared)} without"
+            f"The other models differ in their preprocessing, and {format_list(undeclared)} "
+            "declares none: set model.preprocessing = vit_tf.Preprocessing(...), or prepare "
+            "the images."
         )
     if len(distinct) == 1:
         if undeclared:
             other = models[next(iter(declared))].name
             warnings.warn(
-                f"{join_words(undeclared)} got images as {other} expects them: set "
-                ".preprocessing = vit_tf.Preprocessing(...) for others",
+                f"No preprocessing is known for {join_words(undeclared)}: images are prepared as "
+                f"for {other}. If this is wrong, set .preprocessing = vit_tf.Preprocessing(...)",
                 stacklevel=5,
             )
         return dict(models), distinct[0]
     common, *others = dict.fromkeys(preprocessing.framing() for preprocessing in distinct)
     if not others:  # they differ in values alone
         return {key: PreprocessedFeatures(x, declared[key]) for key, x in models.items()}, common
-    sizes = {_common_size(images) for images in data} if None in {p.size for p in distinct} else ()
+    sizes: set[Any] = set()
+    # Models of images of any size are shown the (height, width) that raw images share.
+    for images in data if None in {p.size for p in distinct} else ():
+        unchanged: Any = as_images(images, Preprocessing(None))
+        spec = unchanged.element_spec if isinstance(unchanged, tf.data.Dataset) else unchanged
+        sizes.add(tuple((spec[0] if isinstance(spec, tuple) else spec).shape[1:3]))
     joint = JointPreprocessing(
         tuple(p if p.size else replace(p, size=size) for p in distinct for size in sizes or [None])
     )
@@ -158,13 +163,6 @@ def with_own_preprocessing(
         for key, features in models.items()
     }
     return of_rows, joint
-
-
-def _common_size(images: Any) -> tuple[int, int]:
-    """The (height, width) that raw images share; a `ValueError` if they share none."""
-    unchanged: Any = as_images(images, Preprocessing(None))
-    spec = unchanged.element_spec if isinstance(unchanged, tf.data.Dataset) else unchanged
-    return tuple((spec[0] if isinstance(spec, tuple) else spec).shape[1:3])
 
 
 def _scale_and_shift(preprocessing: Preprocessing) -> tuple[np.ndarray, np.ndarray]:
@@ -179,9 +177,9 @@ def to_common_range(images: Images, preprocessing: Preprocessing) -> Images:
     # A grey image has the same level in each channel.
     if images.shape[-1] not in (None, 1) and len(scale) not in (1, images.shape[-1]):
         raise ValueError(
-            f"Expected a preprocessing of {images.shape[-1]} channels, as the images have: "
-            "vit_tf.Preprocessing.from_range((height, width), low, high, "
-            f"num_channels={images.shape[-1]}). Received: one of {len(scale)} channels"
+            f"The images have {images.shape[-1]} channels, but the preprocessing of the model "
+            f"has {len(scale)}. Use vit_tf.Preprocessing.from_range((height, width), low, "
+            f"high, num_channels={images.shape[-1]})."
         )
     images = (images - shift) / scale
     return images[..., ::-1] if preprocessing.channel_order == "bgr" else images

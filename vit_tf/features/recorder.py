@@ -71,7 +71,7 @@ def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tu
     A site consists of the position of a layer in `named_operations(model)`, the number of its call
     and the path of a tensor inside its output (`""` for a single tensor). Unlike the names that
     Keras gives to layers, it is the same in every process. `watch` is called with the path of a
-    layer and the arguments of each of its calls.
+    layer, the layer, and the arguments of each of its calls.
     """
     return {name: tap.site for name, tap in trace_taps(model, watch).items()}
 
@@ -100,12 +100,8 @@ def trace_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, T
     layers, unreadable = named_operations(model), set()
     traced: dict[str, TracedTap] = {}
 
-    def look(position: int, args: tuple, kwargs: dict) -> None:
-        if watch is not None:
-            watch(layers[position][0], args, kwargs)
-
     def trace(images: Tensor) -> list[Tensor]:
-        records = record(model, images, watch=look if watch else None, inner=(MODEL,))
+        records = record(model, images, watch=watch, inner=(MODEL,))
         outputs = [value for place, value in records.items() if place[0] == MODEL]
         records = {place: value for place, value in records.items() if place[0] != MODEL}
         held = select_in_graph(images, records)
@@ -145,20 +141,16 @@ def _find_sources(tensors: Sequence[Tensor]) -> list[int]:
     graph = next((x.graph for x in tensors if getattr(x, "graph", None) is not None), None)
     if graph is None:
         return [(2 << number) - 1 for number in range(len(tensors))]
-    own: dict[str, int] = {}
-    for number, tensor in enumerate(tensors):
-        if getattr(tensor, "graph", None) is graph:
-            own[tensor.op.name] = own.get(tensor.op.name, 0) | 1 << number
-    bits: dict[str, int] = {}
+    # Constants lie in no graph, and nothing is computed from them that shows it.
+    in_graph = [getattr(tensor, "graph", None) is graph for tensor in tensors]
+    names = [x.op.name if is_in else "" for x, is_in in zip(tensors, in_graph, strict=True)]
+    bits: Counter = Counter()
+    for number, name in enumerate(names):
+        bits[name] |= 1 << number
     for operation in graph.get_operations():  # in the order of computation
-        bits[operation.name] = own.get(operation.name, 0)
         for source in operation.inputs:
             bits[operation.name] |= bits[source.op.name]
-    in_graph = [getattr(tensor, "graph", None) is graph for tensor in tensors]
-    return [
-        bits[tensor.op.name] if is_inside else 1 << number
-        for number, (tensor, is_inside) in enumerate(zip(tensors, in_graph, strict=True))
-    ]
+    return [bits[name] if name else 1 << number for number, name in enumerate(names)]
 
 
 def select_in_graph(images: Tensor, records: dict) -> dict:
@@ -296,7 +288,7 @@ def record(
     """Outputs of every layer inside `model`: dict from site to tensor, as computed.
 
     `edits` is a dict from site to function; the model continues with the values that these
-    functions return. `watch` is called with the position of a layer and the arguments of each call.
+    functions return. `watch` is called with the path of a layer, the layer, and the arguments.
     For layers at the positions `inner`, the first argument of each call and the first argument of
     their own activation are recorded, too; for `MODEL`, its outputs. Keras copies the lists and
     dicts that it passes to a call, so a call cannot fill an argument. Instead, the `call` of each
@@ -320,10 +312,11 @@ def record(
     try:
         if hasattr(model.call, "python_function"):
             replace(model, "call", _untraced(model, "call"))
-        for position, (_, layer) in enumerate(named_operations(model)):
+        for position, (path, layer) in enumerate(named_operations(model)):
             is_quantized = getattr(layer, "quantization_mode", None) is not None
             name = "quantized_call" if is_quantized else "call"
-            watched = _Watched(layer, name, position, keep, watch, position in inner)
+            look = None if watch is None else functools.partial(watch, path, layer)
+            watched = _Watched(layer, name, position, keep, look, position in inner)
             replace(layer, name, watched.call)
             if position in inner and callable(vars(layer).get("activation")):
                 replace(layer, "activation", watched.activation)
@@ -388,7 +381,7 @@ class _Watched:
         self._number += 1
         number = self._number
         if self._watch:
-            self._watch(self._position, args, kwargs)
+            self._watch(args, kwargs)
         if self._with_inputs and args and hasattr(args[0], "shape"):
             args = self._keep((self._position, number, INPUT), args[0]), *args[1:]
         result = self._call(*args, **kwargs)
@@ -504,21 +497,18 @@ def input_spec(model: keras.Model) -> tuple[tuple[int | None, ...], str]:
     if getattr(model, "inputs", None):
         if len(model.inputs) != 1:
             raise ValueError(
-                f"Expected a model of one input, the images. Received: {len(model.inputs)} inputs; "
-                "fix the others in a function of images, lambda images: {'features': "
-                "keras.Model(model.inputs, layer.output)([images, others])}"
+                f"Expected a model whose only input is images. Received: {len(model.inputs)} "
+                "inputs; fix the others in a function of images, lambda images: "
+                "{'features': keras.Model(model.inputs, layer.output)([images, others])}"
             )
         return model.inputs[0].shape, model.inputs[0].dtype
     shape = (model.get_build_config() or {}).get("input_shape")
     if not model.built or not shape:
-        raise ValueError(
-            "Expected a built model: call it on a batch of images once. "
-            f"Received: {model.name!r}, not built"
-        )
+        raise ValueError(f"{model.name!r} is not built: call it on a batch of images once")
     if not all(size is None or isinstance(size, int) for size in shape):
         raise ValueError(
-            "Expected a model of one input, the images. "
-            f"Received: {model.name!r}, built for inputs of shapes {shape}"
+            f"Expected a model whose only input is images. Received: {model.name!r}, built for "
+            f"inputs of shapes {shape}"
         )
     return (None, *shape[1:]), model.input_dtype
 

@@ -47,7 +47,7 @@ class LayerEntry:
     is_single: bool  # whether all that follows on its path reads only its output
     kernel: tuple[int, ...] = ()  # shape of the kernel of a convolution or fully connected layer
     is_sum: bool = False  # whether it adds two paths
-    is_activated: bool = False  # whether it ends in an activation such as ReLU
+    activation: str = ""  # name of its own activation
     is_scores: bool = False  # whether it holds class scores, or what is computed from them
     stretch: tuple[int, ...] = ()  # which of several long paths it lies on
     kind: str = ""  # name of its class
@@ -76,7 +76,7 @@ class LayerEntry:
     def may_be_scores(self) -> bool:
         """Whether it returns scores of classes if no other layer with weights follows it."""
         is_narrowing = self.is_pointwise and self.kernel[2] > self.kernel[3]
-        is_map = is_narrowing and not self.is_activated
+        is_map = is_narrowing and self.activation in ("", "linear", "softmax", "sigmoid")
         return bool(self.kernel) and not self.has_blocks and (self.is_vector or is_map)
 
 

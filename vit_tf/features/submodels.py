@@ -68,8 +68,27 @@ class TapModel(keras.Model):
         return "\n".join([f"<TapModel {self.name!r} of {len(rows)} taps", *shown]) + ">"
 
     def segments(self) -> "list[Segment]":
-        """The model as a chain of `Segment`s, for gradients of many taps."""
-        return split(self)
+        """The model as a chain of `Segment`s, for gradients of many taps.
+
+        It is cut where the rest needs one tensor of floats only.
+        """
+        nodes = recorder.graph_nodes(self)
+        last_use = {id(x): index for index, node in enumerate(nodes) for x in node.input_tensors}
+        segments, start, source, waiting = [], 0, self.inputs[0], dict(_tensors(self))
+        computed, open_tensors = {id(source)}, {}
+        for index, node in enumerate(nodes):
+            open_tensors |= {id(x): x for x in node.outputs}
+            computed |= open_tensors.keys()
+            open_tensors = {i: x for i, x in open_tensors.items() if last_use.get(i, -1) > index}
+            taps = {tap: x for tap, x in waiting.items() if id(x) in computed}
+            rest = list(open_tensors.values())
+            alone = len(rest) == 1 and "float" in rest[0].dtype and last_use[id(source)] <= index
+            if taps and alone:
+                segments.append(Segment(nodes[start : index + 1], source, rest[0], taps))
+                waiting = {tap: x for tap, x in waiting.items() if tap not in taps}
+                start, source, computed = index + 1, rest[0], {id(rest[0])}
+        segments.append(Segment(nodes[start:], source, None, waiting))
+        return segments
 
     def call(self, images: Tensor, training: bool = False, mask: Any = None) -> dict[str, Tensor]:
         """The taps of a batch of images, as inference unless `training`.
@@ -199,15 +218,15 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
     ignored = [tap for tap in weights if recorder.split_weights(tap)[0] in masked.paths]
     if ignored:
         warnings.warn(
-            f"The taps {format_list(ignored)} are computed from queries and keys without the "
-            f"mask that {model.name!r} passes to these layers: they differ from its weights",
+            f"{format_list(ignored)} are computed without the mask that {model.name!r} passes to "
+            "these layers, so they differ from the weights that the model uses",
             stacklevel=3,
         )
     own = [name for name in weights if has_own_rule(layers[recorder.split_weights(name)[0]])]
     if wrong := find_contradicted(model, [name for name in own if name not in ignored]):
         raise ValueError(
-            "Expected attention layers whose weights are the softmax of queries and keys. Received "
-            f"a subclass with a rule of its own, whose output is not given by {format_list(wrong)}"
+            f"{format_list(wrong)} cannot be computed: this attention layer does not use the "
+            "softmax of queries and keys"
         )
     inner = {}
     if scores and scores.tap in chosen:
@@ -274,9 +293,8 @@ def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, Scores]:
 def _warn_of_inverted(model: keras.Model, scores: Any) -> None:
     if scores.is_inverted:
         warnings.warn(
-            f"The class scores of {model.name!r} before its {scores.activation} cannot be read "
-            f"inside it: {scores.tap!r} is computed from its probabilities, so that gradients are "
-            "those of their logarithms",
+            f"The class scores of {model.name!r} before its {scores.activation} cannot be read: "
+            f"{scores.tap!r} is the logarithm of its probabilities, also for gradients",
             stacklevel=4,
         )
 
@@ -398,24 +416,3 @@ def _noted(tap: str, edit: Callable, applied: Any) -> Callable:
         return edit(value)
 
     return apply
-
-
-def split(model: keras.Model) -> list[Segment]:
-    """The segments of a functional model, cut where the rest needs one tensor of floats only."""
-    nodes = recorder.graph_nodes(model)
-    last_use = {id(x): index for index, node in enumerate(nodes) for x in node.input_tensors}
-    segments, start, source, waiting = [], 0, model.inputs[0], dict(model.output)
-    computed, open_tensors = {id(source)}, {}
-    for index, node in enumerate(nodes):
-        open_tensors |= {id(x): x for x in node.outputs}
-        computed |= open_tensors.keys()
-        open_tensors = {i: x for i, x in open_tensors.items() if last_use.get(i, -1) > index}
-        taps = {tap: x for tap, x in waiting.items() if id(x) in computed}
-        rest = list(open_tensors.values())
-        alone = len(rest) == 1 and "float" in rest[0].dtype and last_use[id(source)] <= index
-        if taps and alone:
-            segments.append(Segment(nodes[start : index + 1], source, rest[0], taps))
-            waiting = {tap: x for tap, x in waiting.items() if tap not in taps}
-            start, source, computed = index + 1, rest[0], {id(rest[0])}
-    segments.append(Segment(nodes[start:], source, None, waiting))
-    return segments

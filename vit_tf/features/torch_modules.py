@@ -15,20 +15,19 @@ from vit_tf.features.features import (
     ClassScores,
     Features,
     ModelFacts,
+    layer_of_scores,
     no_class_scores,
     require_layers_of_kind,
 )
 from vit_tf.features.first_images import with_prefix_first
-from vit_tf.features.keras_features import require_scores_named
 from vit_tf.features.layers import (
     Detail,
     grid_of_shapes,
-    warn_of_missed_blocks,
 )
 from vit_tf.features.module_features import TorchFeatures
 from vit_tf.features.module_taps import ModuleTaps, describe_module, select_taps
 from vit_tf.features.recorder import apply_in_turn
-from vit_tf.torch_models.execution import SCORES
+from vit_tf.torch_models.execution import OUTPUT, SCORES
 from vit_tf.torch_models.traced import TracedModule
 
 if TYPE_CHECKING:
@@ -70,14 +69,12 @@ class ModuleFeatures(TorchFeatures):
         if not self._is_whole:
             return self
         names = require_layers_of_kind(self._facts, kind, block, detail)
-        if kind != "scores":
-            warn_of_missed_blocks(self.name, self._facts.structure)
         reads_attention = kind in ("attention", "class_attention", "rollout")
         in_windows = format_list(self._described.windows) if reads_attention else ""
         if in_windows and kind == "rollout":
             raise ValueError(
-                f"Expected attention over all tokens. Received: {self.name}, which attends within "
-                f"windows in {in_windows}"
+                f"This measurement needs attention over all tokens, but {self.name} attends "
+                f"within windows in {in_windows}"
             )
         if in_windows:
             warnings.warn(f"Attention within windows is left out: {in_windows}", stacklevel=6)
@@ -85,36 +82,30 @@ class ModuleFeatures(TorchFeatures):
         return features.with_pooled_tokens() if kind == "class_attention" else features
 
     def with_pooled_tokens(self) -> ModuleFeatures:
-        return self.with_facts(pooled_tokens=self._find_pooled_tokens())
-
-    def _find_pooled_tokens(self) -> tuple[int, ...] | None:
-        """The positions of the tokens that the scores are computed from after the last block."""
         taps, grid = self._described, self._facts.grid
         last = "norm" if "norm" in taps.sources else (taps.graph.blocks or ("",))[-1]
-        shape = taps.shapes.get(last, ())
-        if grid is None or SCORES not in taps.sources or shape[:1] != (grid.num_tokens,):
-            return None
-        if isinstance(taps.model, TracedModule):
-            return None
+        has_tokens = grid is not None and taps.shapes.get(last, ())[:1] == (grid.num_tokens,)
+        if not has_tokens or SCORES not in taps.sources or isinstance(taps.model, TracedModule):
+            return self.with_facts(pooled_tokens=None)
         features = ModuleFeatures(taps, self._facts, (last, SCORES))
         images = np.random.default_rng(0).uniform(-1, 1, (1, *taps.image_shape)).astype(np.float32)
         # A gradient of a sum over classes may vanish; that of one class rarely does.
         gradient = features.gradient(images, SCORES, last, np.eye(1, taps.shapes[SCORES][0]))
-        return tuple(np.flatnonzero(np.abs(gradient[0]).sum(axis=-1)).tolist()) or None
+        read = tuple(np.flatnonzero(np.abs(gradient[0]).sum(axis=-1)).tolist())
+        return self.with_facts(pooled_tokens=read or None)
 
     def read_scores(
         self, layer: str | None, images: Callable[[], tf.Tensor] | None = None
     ) -> Features:
-        vectors = self._described.vectors
-        name = vectors.get(layer or "") or layer
-        if name is None and vectors:
-            require_scores_named(self.name, vectors)
+        name = layer_of_scores(self.name, layer, self._described.vectors)
         name = name or self._described.graph.scores
         if name is None:
-            shape = self._described.output_shape
+            layouts = self._described.trace.layouts
+            layout = layouts.get(SCORES, layouts.get(OUTPUT))
+            shape = layout.shape if layout else ()  # () also for what is no tensor
             outputs = {0: "one number", 1: "channels that no classifier computes"}
             output = outputs.get(len(shape), f"tokens or maps of shape {shape}")
-            form = f"which returns {output} for each image"
+            form = f"it returns {output} for each image"
             # Its user may have squeezed the one logit of a binary classifier.
             form += ", an array of shape (example,)" if not shape else ""
             raise no_class_scores(self.name, form, SCORES if len(shape) == 1 else None)
@@ -138,21 +129,14 @@ def module_features_of(
     described = describe_module(module, size)
     shapes, image_size = described.shapes, described.image_shape[:2]
     # The patch size is that of all tokens, not of those that a model merges.
-    patch_size = patch_size or described.patch_size
-    grid = None
-    if patch_size or not described.has_oblong_patches:
-        grid = grid_of_shapes(
-            described.graph.representations,
-            shapes,
-            image_size,
-            patch_size=patch_size,
-            prefix=prefix,
-        )
-
+    patch_size, patch, grid = patch_size or described.patch_size, described.patch, None
+    if patch_size or patch is None or patch[0] == patch[1]:
+        taps = described.graph.representations
+        grid = grid_of_shapes(taps, shapes, image_size, patch_size=patch_size, prefix=prefix)
     if grid is not None and described.trace.structure.is_random:
         warnings.warn(
-            f"{described.model.name!r} draws random numbers in inference, with which it may mask "
-            "or shuffle its tokens, as masked autoencoders do. No grid is inferred",
+            f"{described.model.name!r} draws random numbers in inference, as masked autoencoders "
+            "do to mask or shuffle tokens: no token grid is inferred",
             stacklevel=5,
         )
         grid = None

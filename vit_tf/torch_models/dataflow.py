@@ -178,20 +178,14 @@ class Dataflow(TorchFunctionMode):
             if first < last and join.number and len({*join.sources}) > 1 and has_kernel:
                 attends = [operation.path for operation in operations if operation.attends]
                 attention = attends[-1] if attends else None
-                skip = self._skip_of(first, last) if join.name in ADDITIONS else None
+                # Of a sum of two, the term with fewer kernels, at most one, is the skip.
+                kernels = [self.num_kernels(term, first, last) for term in join.sources]
+                is_pair = join.name in ADDITIONS and len(kernels) == 2
+                has_skip = is_pair and min(kernels) <= 1 and kernels[0] != kernels[1]
+                skip = kernels.index(min(kernels)) if has_skip else None
                 junctions.append(Junction(first, last, source, join, attention, skip))
             source = value
         return junctions
-
-    def _skip_of(self, first: int, last: int) -> int | None:
-        """The term of a sum of two that is the skip, 0 or 1."""
-        terms = self.operations[last].sources
-        if len(terms) != 2:
-            return None
-        kernels = [self.num_kernels(term, first, last) for term in terms]
-        if min(kernels) > 1 or kernels[0] == kernels[1]:
-            return None
-        return kernels.index(min(kernels))
 
 
 def value_of(tensor: torch.Tensor | None) -> int | None:

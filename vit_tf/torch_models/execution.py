@@ -241,7 +241,12 @@ class Execution(TorchFunctionMode):
             if not path and self._batch_size == 1 and value.dim() == 1 and len(value) > 1:
                 value = value[None]  # `squeeze()` has removed the axis of one image, too
             if not path and value.dim() == 2:
-                scores = self._before_probabilities(value)
+                scores = value
+                if self._activation and self._activation[0] is value:
+                    _, scores, name = self._activation  # before a softmax or sigmoid
+                    # The probability of the second of two classes: scores are 0 and its logit.
+                    if name == "sigmoid" and scores.shape[1] == 1:
+                        scores = torch.cat([torch.zeros_like(scores), scores], dim=1)
                 result = self.named(SCORES, scores)
                 return (
                     None
@@ -257,19 +262,6 @@ class Execution(TorchFunctionMode):
 
         return hook
 
-    def _before_probabilities(self, output: Tensor) -> Tensor:
-        """The scores of classes from which a model computes what it returns.
-
-        A model that returns the probability of the second of two classes has scores of both, 0 and
-        what its sigmoid is given.
-        """
-        if self._activation is None or self._activation[0] is not output:
-            return output
-        _, scores, name = self._activation
-        if name == "sigmoid" and scores.shape[1] == 1:
-            return torch.cat([torch.zeros_like(scores), scores], dim=1)
-        return scores
-
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
@@ -278,13 +270,18 @@ class Execution(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             with _without_dispatch(), self:
                 return func(*args, **kwargs)  # its operations are watched in its place
+        site = None  # of a sum or concatenation that ends a block, or has a skip
+        if name in JOINS:
+            path = self._stack[-1] if self._stack else ""
+            self._joins[path] += 1
+            site = self._structure.sites.get((path, self._joins[path]))
         if func is F.scaled_dot_product_attention:
             result = self._attend(*args, **kwargs)
         elif name in MULTIPLICATIONS and axes.label_of(args[0]) == axes.WEIGHTS:
             result = self._apply_weights(func, *args, **kwargs)
         elif name == "einsum" and is_weighted_mean(args):
             result = self._apply_weights(partial(func, args[0]), *args[1:])
-        elif site := self._site(name):
+        elif site is not None:
             result = self._join(func, args, kwargs, site)
         else:
             result = func(*args, **kwargs)
@@ -340,14 +337,6 @@ class Execution(TorchFunctionMode):
         self.attention_sites.setdefault(path, f"{site}/weights")
         result = self.named(f"{site}/{what}", by_head)
         return value if result is by_head else result.reshape(shape)
-
-    def _site(self, name: str) -> Site | None:
-        """The site of a function, where it is a sum or concatenation that ends a block."""
-        if name not in JOINS:
-            return None
-        path = self._stack[-1] if self._stack else ""
-        self._joins[path] += 1
-        return self._structure.sites.get((path, self._joins[path]))
 
     def _join(self, func: Callable, args: tuple, kwargs: dict, site: Site) -> Tensor:
         """Names a sum or concatenation that ends a block, and the terms of a sum."""

@@ -42,14 +42,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
 FILTERS = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
 
 
-def image_size(module: torch.nn.Module) -> tuple[int, int] | None:
-    """(height, width) that a module was made for, or None where it does not specify them."""
-    if size := fixed_size(module):
-        return size
-    config = pretrained_config(module)
-    return tuple(config["input_size"][1:]) if config.get("input_size") else None
-
-
 def fixed_size(module: torch.nn.Module) -> tuple[int, int] | None:
     """(height, width) of a module that takes no other images, as its layers declare it."""
     for submodule in module.modules():
@@ -85,7 +77,9 @@ def _pair(value: Any) -> tuple[int, int] | None:
 def find_image_shape(model: Any) -> tuple[int, int, int]:
     """(height, width, channel) of the images that a module takes; tried where it is not known."""
     channels = num_image_channels(model.module)
-    size, processed = image_size(model.module), processed_size(model.module)
+    size, processed = fixed_size(model.module), processed_size(model.module)
+    if size is None and (shape := pretrained_config(model.module).get("input_size")):
+        size = tuple(shape[1:])
     # A size that the layers declare may be that of a table of positions, which is resized.
     sizes = [processed] if processed is not None and processed != size else []
     sizes += [] if size else [(side, side) for side in SIDES]
@@ -100,9 +94,8 @@ def find_image_shape(model: Any) -> tuple[int, int, int]:
     if size:
         return (*size, channels)
     raise ValueError(
-        f"Expected a PyTorch module of images of shape (example, channel, height, width). "
-        f"Received: {model.name}, which takes none of sides {SIDES}: {last}"
-        f"{image_encoder_hint(model.module, last)}"
+        f"{model.name} takes no images of shape (example, channel, height, width): sides "
+        f"{SIDES} were tried. The last error: {last}{image_encoder_hint(model.module, last)}"
     ) from last
 
 
@@ -233,9 +226,3 @@ def find_class_names(module: torch.nn.Module) -> tuple[str, ...]:
     if not names or all(str(name).startswith("LABEL_") for name in names):
         return ()
     return tuple(names) if len(set(names)) == len(names) else ()
-
-
-def is_of_imagenet(module: torch.nn.Module) -> bool:
-    """Whether a module is of a library whose models of 1,000 classes are those of ImageNet."""
-    kind = type(module).__module__
-    return bool(pretrained_config(module)) or kind.startswith("torchvision.models.")

@@ -143,31 +143,27 @@ class TorchModule:
 
 def _require_runnable(module: torch.nn.Module, name: str) -> None:
     """Raises a `ValueError` for a module without values, or with submodules compiled one by one."""
-    expected = "Expected a PyTorch module with initialized weights, whose submodules are its own. "
     parameters = [*module.named_parameters(), *module.named_buffers()]
     is_lazy = torch.nn.parameter.is_lazy
     if empty := [n for n, p in parameters if is_lazy(p) or (p is not None and p.is_meta)]:
         raise ValueError(
-            f"{expected}Received: {name} with {format_list(empty)}, lazy or on the device 'meta': "
-            "load its weights, or call it on images once"
+            f"{name} has {format_list(empty)}, lazy or on the device 'meta': load its weights, "
+            "or call it on images once"
         )
     paths = [path for path, _ in module.named_modules()]
     if compiled := [p.removesuffix("._orig_mod") for p in paths if p.endswith("._orig_mod")]:
         raise ValueError(
-            f"{expected}Received: {name} with compiled {format_list(compiled)}; compile the whole "
-            "module, or measure it before"
+            f"{name} has compiled submodules, {format_list(compiled)}: compile the whole module, "
+            "or measure it before"
         )
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     """The module in a compiled or a parallel one, whose own submodules run."""
-    while True:
-        inner = getattr(module, "_orig_mod", None)
-        if inner is None and type(module).__name__ in ("DataParallel", "DistributedDataParallel"):
-            inner = module.module
-        if inner is None:
-            return module
-        module = cast(torch.nn.Module, inner)
+    inner = getattr(module, "_orig_mod", None)
+    if type(module).__name__ in ("DataParallel", "DistributedDataParallel"):
+        inner = module.module
+    return module if inner is None else unwrapped(cast(torch.nn.Module, inner))
 
 
 def is_inside_a_module(name: str) -> bool:

@@ -246,8 +246,11 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
         return replace(structure, passing=passing, num_repeated=repeated if repeated > 1 else 0)
     # What the first block is given is the input of the submodule around it, or another's output.
     entrance, embedding = blocks[0].partition("@")[0], ""
-    if blocks[0] in starts:
-        entrance, embedding = _before_join(starts[blocks[0]], calls)
+    if (start := starts.get(blocks[0])) is not None:
+        around = [c for c in calls if c.path and c.holds(start.first, start.last + 1)]
+        entrance = next((c.path for c in around if c.source_value == start.source), None)
+        returns = [c.path for c in calls if c.path and c.value == start.source]
+        embedding = returns[-1] if returns and not entrance else ""
     return replace(
         structure,
         blocks=tuple(blocks),
@@ -383,14 +386,6 @@ def _parts(
     }
     weights = {f"attention/{x}": f"{attention}/{x}{attention_number}" for x in ("weights", "heads")}
     return parts | weights
-
-
-def _before_join(join: Junction, calls: Sequence[Call]) -> tuple[str | None, str]:
-    """The submodule whose input a join starts from, or else the submodule that returns it."""
-    around = [c for c in calls if c.path and c.holds(join.first, join.last + 1)]
-    entrance = next((c.path for c in around if c.source_value == join.source), None)
-    returns = [c.path for c in calls if c.path and c.value == join.source]
-    return entrance, returns[-1] if returns and not entrance else ""
 
 
 def _passing(calls: Sequence[Call], flow: Dataflow) -> Iterator[str]:

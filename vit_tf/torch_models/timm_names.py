@@ -31,14 +31,13 @@ def open_timm(name: str) -> torch.nn.Module:
             import timm
     except ImportError as error:
         raise ValueError(
-            f"Expected timm to be installed, for models of names {PREFIX}NAME (pip install timm): "
-            f"{error}. Received: {name!r}"
+            f"A model by the name {name!r} needs timm and torchvision (pip install timm): {error}"
         ) from error
     import torch
 
     architecture = name.removeprefix(PREFIX)
     if not timm.is_model(architecture):
-        raise unknown_name("name", architecture, timm.list_models(pretrained=False))
+        raise unknown_name("model of timm", architecture, timm.list_models(pretrained=False))
     level = logging.getLogger("timm").level
     try:
         logging.getLogger("timm").setLevel(logging.ERROR)

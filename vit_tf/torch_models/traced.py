@@ -57,8 +57,8 @@ class TracedModule(TorchModule):
 
     def execution(self, *_: Any) -> NoReturn:
         raise ValueError(
-            "Expected a module that was not traced, for gradients and interventions. "
-            f"Received: {self.name}, made by torch.jit.trace or torch.jit.script"
+            f"Gradients and interventions do not work on {self.name}, made by torch.jit.trace "
+            "or torch.jit.script: measure the original module"
         )
 
     def _outputs(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -70,10 +70,9 @@ class TracedModule(TorchModule):
                 result, *values = function(images, *parameters)
         except RuntimeError as error:  # whatever an operation of its graph raises
             raise ValueError(
-                f"Expected images that {self.name} can compute, and a module of torch.jit.trace: "
-                "PyTorch does not show the layers of torch.jit.script, and a traced module may "
-                "hold the batch or image size that it was traced with. Measure the module that was "
-                f"traced or scripted. Received: shape {tuple(images.shape)}"
+                f"{self.name} fails on images of shape {tuple(images.shape)}. PyTorch does not "
+                "show the layers of torch.jit.script, and a traced module may be fixed to one "
+                "batch or image size: measure the original module"
             ) from error
         outputs = {name: x for name, x in zip(names, values, strict=True) if x.dim()}
         returned = returned_tensor(result)

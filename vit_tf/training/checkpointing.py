@@ -136,8 +136,8 @@ def check_shared(directory: str | os.PathLike) -> None:
     if len(set(newest)) > 1:
         places = [divmod(int(place), _MAX_STEPS) for place in newest]
         raise ValueError(
-            f"Expected {without_password(directory)!r} to be a folder that all workers share. "
-            f"Received: the newest (epoch, step) that each worker finds in it: {places}"
+            f"The workers do not share the folder {without_password(directory)!r}: the newest "
+            f"(epoch, step) that each finds in it is {places}"
         )
 
 
@@ -156,9 +156,9 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
         names = [name for name in RUN_FILES if (path.parent / name).exists()]
         if names and not path.exists():
             raise ValueError(
-                "Expected an output folder that is new, or that of a run. Received: "
-                f"{without_password(directory)!r} with {format_list(names)}, which no run wrote; "
-                "move these files, or choose another folder"
+                f"The output folder {without_password(directory)!r} holds "
+                f"{format_list(names)}, which no run wrote: move these files, or choose "
+                "another folder"
             )
         wait_for_workers()  # until all have looked
         write_on_chief(path, lambda temporary: Path(temporary).write_text(text))
@@ -167,8 +167,8 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
         saved = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"Expected {without_password(path)!r} next to the saved state. "
-            f"Received: {file_error(error, path)}"
+            f"Cannot read {without_password(path)!r}, which belongs to the saved state: "
+            f"{file_error(error, path)}"
         ) from error
     now = json.loads(text)
     epochs, more_epochs = (config.get("recipe", {}).get("epochs", 0) for config in (saved, now))
@@ -177,11 +177,10 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
         saved["recipe"]["epochs"] = more_epochs
     differing = _differences(saved, now)
     if differing:
-        more = f" and {len(differing) - 8} more" if len(differing) > 8 else ""
         raise ValueError(
-            "Expected the configuration of the run in "
-            f"{without_password(directory)!r} to resume it. "
-            f"Received another: {'; '.join(differing[:8])}{more}"
+            f"The run in {without_password(directory)!r} has another configuration. Repeat its "
+            "options to resume it, or choose another folder. Differences: "
+            f"{format_list(differing, '; ')}"
         )
     if is_extended:
         if is_chief():
@@ -262,8 +261,8 @@ def restore_state(model: keras.Model, directory: str | os.PathLike) -> Progress:
     shapes = [tuple(v.shape) for v in variables]
     if shapes != [a.shape for a in arrays] or names != [v.name for v in model.variables]:
         raise ValueError(
-            f"Expected {without_password(path)!r} to be the state of this model and optimizer, "
-            f"{len(variables)} variables. Received: {len(arrays)}, or other shapes or names"
+            f"The state {without_password(path)!r} is not of this model and optimizer: it has "
+            f"{len(arrays)} variables instead of {len(variables)}, or other shapes or names"
         )
     for variable, array in zip(variables, arrays, strict=True):
         # NumPy reads back bfloat16 as two raw bytes.
@@ -287,8 +286,8 @@ def _read_state(
         return meta, arrays, metrics
     except Exception as error:  # of whatever kind the corrupt bytes cause
         raise ValueError(
-            f"Expected {without_password(path)!r} to be an intact training state. "
-            f"Received a corrupt file ({type(error).__name__}: {error})"
+            f"The training state {without_password(path)!r} is corrupt "
+            f"({type(error).__name__}: {error})"
         ) from error
 
 
@@ -427,7 +426,10 @@ class Checkpoint(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._done = self._before
         if self._before:
-            self._restore_totals()
+            # The metrics go on with the totals of the steps before this process.
+            variables = self.model.metrics_variables
+            for variable, total in zip(variables, self._metrics, strict=True):
+                variable.assign(total)
         if self._before == self._steps:
             # Keras takes one step at least.
             real, model = self.model.train_function, self.model
@@ -545,21 +547,6 @@ class Checkpoint(keras.callbacks.Callback):
             average.assign(held)
         self._is_average = not self._is_average
 
-    def _restore_totals(self) -> None:
-        """Give the metrics the totals of the steps before this process."""
-        variables = self.model.metrics_variables
-        shapes = [tuple(variable.shape) for variable in variables]
-        received = [np.shape(total) for total in self._metrics]
-        if received != shapes:
-            path = state_path(self.directory, self.history, self._before)
-            raise ValueError(
-                f"Expected {without_password(path)!r} to hold the totals of {len(shapes)} "
-                f"metric variables, of shapes {shapes}. Received: {len(received)}, of shapes "
-                f"{received}; remove this file, and the run resumes from the state before it"
-            )
-        for variable, total in zip(variables, self._metrics, strict=True):
-            variable.assign(total)
-
     def _totals(self) -> list[np.ndarray]:
         attach_variables(self.model)
         return [np.asarray(variable) for variable in self.model.metrics_variables]
@@ -572,9 +559,9 @@ class Checkpoint(keras.callbacks.Callback):
     def _check_finite(self, loss: float) -> None:
         if not math.isfinite(loss):
             raise ValueError(
-                f"Expected the loss to stay finite. Received: loss={float(loss)} in epoch "
-                f"{num_epochs(self.history) + 1}; try a smaller learning_rate or a longer warm-up. "
-                f"The files of earlier epochs in {without_password(self.directory)!r} are intact"
+                f"The loss became {float(loss)} in epoch {num_epochs(self.history) + 1}. Try a "
+                "smaller learning_rate or a longer warm-up. The files of earlier epochs in "
+                f"{without_password(self.directory)!r} are intact."
             )
 
 

@@ -1,6 +1,6 @@
 """How often a classifier is right."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -96,9 +96,9 @@ def class_scores_of(model: Callable) -> Callable:
             return scores
         if not is_binary():
             raise ValueError(
-                "Expected scores of two classes or more, or a Keras model whose one output is a "
-                "sigmoid, with the probability of the second of two classes. "
-                f"Received: scores of shape {tuple(scores.shape)}"
+                "Expected scores of two or more classes, or a Keras model that ends in one "
+                "sigmoid unit, the probability of the second class. Received: scores of shape "
+                f"{tuple(scores.shape)}"
             )
         second = np.asarray(scores, np.float64)
         return np.concatenate([1 - second, second], axis=1)
@@ -144,12 +144,14 @@ def match_classes(
         return np.arange(len(names), dtype=np.int32)
     if own is None:
         raise ValueError(
-            f"Expected labels to be in [0, {num_classes}), the classes of the model, which "
-            f"has no class names. Received: data of {len(names)} classes, {format_list(names)}"
+            f"The model has {num_classes} classes without names, so labels lie in [0, "
+            f"{num_classes}). Received: data of {len(names)} classes, {format_list(names)}"
         )
     others = [name for name in names if name not in own]
     difference = (
-        f"with others, {format_list(others)}" if others else "without others, but not all in order"
+        f"of which {format_list(others)} are not among them"
+        if others
+        else "not all, or not in order"
     )
     raise ValueError(
         f"Expected data of the {len(own)} classes of the model, {format_list(own)}. "
@@ -187,11 +189,9 @@ def require_scores(scores: Any) -> None:
     shape = getattr(scores, "shape", None)
     if shape is not None and len(shape) == 2:
         return
-    received = f"a tensor of shape {tuple(shape)}" if shape is not None else type(scores).__name__
-    if isinstance(scores, Mapping):
-        received = f"a dict of outputs, {format_list(scores)}"
-    elif isinstance(scores, list | tuple):
-        received = f"a {received} of {len(scores)} outputs"
+    received = f"a {type(scores).__name__} of {len(scores)} outputs"
+    if shape is not None:
+        received = f"a tensor of shape {tuple(shape)}"
     raise ValueError(
         "Expected a model that returns one tensor of scores of shape (example, class), such as "
         "keras.Model(model.input, model.output['logits']), or model.output[0]. "

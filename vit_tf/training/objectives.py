@@ -109,9 +109,8 @@ def _scores_before_softmax(probabilities: Tensor) -> Tensor:
         return probabilities  # Keras infers the shapes of losses without the model
     if activation != "softmax":
         raise ValueError(
-            "Expected the softmax of the model in the graph of the training step, from which its "
-            "scores are read. Received: none; leave out the activation of the last layer, or do "
-            "not train eagerly"
+            "The class scores before the softmax cannot be found: leave out the activation of "
+            "the last layer, or do not train eagerly"
         )
     return ops.cast(scores, "float32")
 

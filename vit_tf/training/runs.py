@@ -144,12 +144,11 @@ def train(
     strategy = distribute.strategy_of(model)
     directory = os.fspath(directory)
     if not model.built:
-        raise ValueError(f"Expected a built model. Received: {model.name!r}, not built")
+        raise ValueError(f"{model.name!r} is not built: call it on a batch of images once")
     if not checkpointing.config_of(model):
         raise ValueError(
-            "Expected a model that can be saved: give its class a get_config() that returns the "
-            f"arguments of its __init__. Received: {model.name!r}, a {type(model).__name__} "
-            "without"
+            f"{model.name!r} cannot be saved: its class {type(model).__name__} needs a "
+            "get_config() that returns the arguments of its __init__"
         )
     if save_every is not None and save_every < 1:
         raise ValueError(f"Expected save_every to be at least 1. Received: {save_every=}")
@@ -159,8 +158,8 @@ def train(
     names = [type(callback).__name__ for callback in callbacks if isinstance(callback, setters)]
     if names and optimizer is None and recipe.schedule != CONSTANT:
         raise ValueError(
-            f"Expected a recipe of schedule={CONSTANT!r}, so that {format_list(names)} can set the "
-            f"learning rate. Received: schedule={recipe.schedule!r}"
+            f"{format_list(names)} sets the learning rate, which needs a recipe with "
+            f"schedule={CONSTANT!r}. Received: schedule={recipe.schedule!r}"
         )
     splits = {"training": _as_batches(train, "training", batch_size, recipe.seed)}
     if validation is not None:
@@ -173,8 +172,8 @@ def train(
             check_dtype(model, dataset.element_spec[0].dtype.name)
         if is_shard(dataset) and num_workers() > 1:
             raise ValueError(
-                f"Expected all {split} data, of which each worker takes its shard. Received: "
-                "a shard of them, from `vit_tf.data.load(..., shard=...)`"
+                f"Each worker takes its own shard of the {split} data: pass all data, loaded "
+                "without shard="
             )
         if isinstance(model, VisionModel) and not cropped:
             dataset = _of_known_size(dataset, model.accepted_shape)
@@ -231,8 +230,8 @@ def _as_batches(data: Any, split: str, batch_size: int | None, seed: int | None 
     if hasattr(data, "element_spec"):
         if batch_size is not None:
             raise ValueError(
-                "Expected batch_size to be None for a tf.data.Dataset, which has batches. "
-                f"Received: {batch_size=} for the {split} data"
+                "batch_size= is for arrays: a tf.data.Dataset has batches. Received: "
+                f"{batch_size=} for the {split} data"
             )
     else:
         batch_size = BATCH_SIZE if batch_size is None else batch_size

@@ -154,7 +154,7 @@ def mixer_like_vit(with_vit: xr.Dataset, with_resnet: xr.Dataset) -> Estimate:
     )
 
 
-@quantity("cka.{model}", unit="CKA", more="has lower and upper layers that are more similar")
+@quantity("cka.{model}", unit="CKA", more="has more similar lower and upper layers")
 def halves_alike(result: xr.Dataset) -> Estimate:
     """CKA between lower and upper half.
 

@@ -113,8 +113,9 @@ def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
     is_rectified = expect_variable(resnet, "negative_share", ("layer",)).values == 0
     if not is_rectified.any():
         raise ValueError(
-            "Expected a ResNet with a ReLU after the sum, as the paper's (v1), so that identity "
-            "skips have no negative values. Received: another architecture, whose skips all have"
+            "The claim is about ResNets with a ReLU after the sum (v1, as in the paper), "
+            "whose identity skips are never negative. All skips of this model have negative "
+            "values."
         )
     # The stem of a hybrid projects in the first unit of a stage.
     is_identity = [not name.endswith("/unit01") for name in layer_names(vit)]

@@ -9,7 +9,7 @@ import xarray as xr
 from vit_tf.features.features import Features
 
 from ...engine.matching import match_maps
-from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
+from ...plots.probe_plots import plot_probe_map, plot_probe_variants, plot_probes, plot_token_probes
 from ...plots.similarity_plots import plot_localization, plot_localization_by_layer
 from ...probes.ridge import L2, Probe, ridge_probe, score_statistic, select_l2
 from ...similarity.localization import localization, own_contrast
@@ -210,7 +210,7 @@ def _coarse_contrast(similarity: xr.DataArray, factor: int) -> float:
 @quantity(
     "localization.{model}",
     unit="difference in CKA",
-    more="localizes its last-layer tokens more",
+    more="has last-layer tokens that match their own image patch more closely",
 )
 def localized_tokens(similarity: xr.DataArray) -> Estimate:
     """Localization of tokens in the last layer.
@@ -519,7 +519,7 @@ def _accuracy(result: xr.DataArray, part: int | str) -> Estimate:
 def _correct(accuracy: xr.DataArray) -> np.ndarray:
     """Which images the probe of one layer classifies correctly: (image,)."""
     if "correct" not in accuracy.coords:
-        raise ValueError("Expected which images are classified correctly. Received: accuracies")
+        raise ValueError("The accuracies do not specify which images are classified correctly.")
     return unpack_correct(accuracy["correct"], int(accuracy.attrs["examples"]))
 
 
@@ -594,9 +594,9 @@ FIGURE_11_RIGHT = FIGURE_11_LEFT.variant(
     models=together("vit", "gap"),
     measure=summary_probes_of,
     results="ridge_probe ridge_probe_first ridge_probe_rest",
-    draw=plot_summary_probes,
+    draw=plot_probe_variants,
     name="ridge-probe-variants",
-    show="analysis.plots.plot_summary_probes",
+    show="analysis.plots.plot_probe_variants",
     title="Linear-probe accuracy by token pooling",
     caption=(
         "Test accuracy of linear probes; the line style shows the token or mean that they are "

@@ -170,7 +170,7 @@ def offset_heads_early(kinds: xr.Dataset) -> Estimate:
     """
     offset = expect_variable(kinds, "kind", ("layer", "head")).values == "offset"
     if not offset.any():
-        raise ValueError("Expected a model with offset heads. Received: none among its heads")
+        raise ValueError("None of the model's heads is an offset head.")
     return descriptive(lower(offset).mean() - upper(offset).mean(), COUNTED)
 
 
@@ -517,8 +517,7 @@ def patterns_vary(patterns: xr.Dataset, average: xr.DataArray) -> Estimate:
     mean_peak = np.nanmean(upper(peaks))
     if not mean_peak >= SPARSE:
         raise ValueError(
-            f"Expected CLS attention to few tokens, with a mean peak of {SPARSE} or more. "
-            f"Received: {mean_peak:.2g}"
+            f"CLS attention is not sparse: its mean peak is {mean_peak:.2g}, below {SPARSE}."
         )
     maps = expect_array(average, ("layer", "head", "row", "column")).values
     flat = maps.reshape(*maps.shape[:2], -1)

@@ -112,11 +112,13 @@ def forms(photographs, tmp_path_factory):
     }
 
 
+@SLOW
 @pytest.mark.parametrize(
     "names",
     [
-        *(("PIL images", "with labels"), pytest.param(("paths", "a folder"), marks=SLOW)),
-        pytest.param(("class folders", "a data set", "single examples"), marks=SLOW),
+        ("PIL images", "with labels"),
+        ("paths", "a folder"),
+        ("class folders", "a data set", "single examples"),
     ],
     ids=", ".join,
 )

@@ -76,5 +76,5 @@ def test_errors():
     for shape in [(1, 5, 6, 2), (1, 4, 5, 2), (1, 1, 3, 2), (1, 6, 4)]:
         with pytest.raises(ValueError, match=r"a multiple of 2 and columns of 3.*'map' of shape"):
             matched(np.zeros(shape, "float32"), grid, 8)
-    with pytest.raises(ValueError, match="Expected a grid, or features with a token_grid"):
+    with pytest.raises(ValueError, match=r"Expected grid= to be a vit_tf.TokenGrid"):
         match_maps(lambda images: {"map": images}, 8)

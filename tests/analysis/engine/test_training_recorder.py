@@ -75,9 +75,9 @@ def test_what_it_records_is_what_the_calls_give_and_the_training_is_the_same(rng
 
 
 def test_mistakes_are_raised_before_training():
-    with pytest.raises(ValueError, match="near matches: cka"):
+    with pytest.raises(ValueError, match="Did you mean cka"):
         analysis.Recorder(["ckaa"], None)
-    with pytest.raises(ValueError, match="at least one epoch"):
+    with pytest.raises(ValueError, match="number of epochs, at least 1"):
         analysis.Recorder("cka", None, every=0)
 
 
@@ -141,7 +141,7 @@ def test_a_model_that_is_not_built_is_measured_from_its_first_weights(rng):
 def test_results_over_epochs_are_drawn(rng):
     images, labels = rng.uniform(-1, 1, (8, 16, 16, 3)).astype("float32"), np.arange(8) % 2
     recorder = analysis.Recorder(["cka", "receptive_field"], images)
-    with pytest.raises(ValueError, match="Received: a new one"):
+    with pytest.raises(ValueError, match="no results yet"):
         recorder.plot()
     fitted(images, labels, recorder)
     result = recorder.results["cka"]
@@ -151,7 +151,7 @@ def test_results_over_epochs_are_drawn(rng):
         np.testing.assert_allclose(line.get_ydata(), means)
     assert len(recorder.plot().panels.ravel()) == 2
     assert len(recorder.plot("receptive_field").panels[0].lines) == 2
-    with pytest.raises(ValueError, match="near matches: cka"):
+    with pytest.raises(ValueError, match="Did you mean cka"):
         recorder.plot("ckaa")
     with pytest.raises(ValueError, match="result of a measurement"):
         analysis.plot(xr.DataArray([0.5, 0.4], dims="epoch", name="loss"))

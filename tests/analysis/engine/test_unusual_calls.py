@@ -221,7 +221,7 @@ def test_gradients_of_integer_images_are_refused_in_words():
     model = keras.Model(images, layers.Dense(3)(x))
     levels = np.uint8(128 + 127 * IMAGES[:4])
     for measure in (analysis.input_gradients, analysis.receptive_field):
-        with pytest.raises(ValueError, match=r"input is floating-point.*uint8") as raised:
+        with pytest.raises(ValueError, match=r"need floating-point images.*uint8") as raised:
             measure(model, levels)
         assert "SavedModel" not in str(raised.value)
 

@@ -433,7 +433,7 @@ def test_mistakes(tmp_path):
     vit = vit_tf.ViT((16, 16, 3), 8, 1, 2, 8, 8, 3)
     for images, words in (
         ([], "at least one image"),
-        ("none.jpg", "'none.jpg', no such file"),
+        ("none.jpg", "Image file not found: 'none.jpg'"),
         (np.zeros((4, 4, 5)), r"Expected images of shape"),
     ):
         with pytest.raises(ValueError, match=words):

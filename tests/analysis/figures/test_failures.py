@@ -179,7 +179,7 @@ def test_a_full_disk_stops(tmp_path, monkeypatch):
 
 
 def test_only_failures_are_one_error(tmp_path):
-    with pytest.raises(ValueError, match=r"Expected a figure that applies .* it broke"):
+    with pytest.raises(ValueError, match=r"No figure applies .* it broke"):
         write([make_figure("bad", raises(RuntimeError("it broke")))], tmp_path)
 
 

@@ -101,7 +101,7 @@ def test_a_report_of_named_classes_draws_causes(images, tmp_path):
     )
     assert "head_ablation.vit" in report.results
     assert "test accuracy" in report.path.read_text("utf-8")
-    with pytest.raises(ValueError, match="class_names only with labels of two classes"):
+    with pytest.raises(ValueError, match="needs labels of two or more classes"):
         analysis.make_report({"ViT": small_vit(0)}, images[0], class_names=NAMES, folder=tmp_path)
 
 

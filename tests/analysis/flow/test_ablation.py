@@ -197,7 +197,7 @@ def test_patching_the_token_that_is_read_makes_the_other_run(vit, data):
         np.testing.assert_allclose(cell.transfer, ratio, atol=1e-5)
         error = np.sqrt(((gone - ratio * way) ** 2).sum() * 3 / 2) / way.sum()
         np.testing.assert_allclose(cell.stderr, error, atol=1e-4)
-    with pytest.raises(ValueError, match="Expected pairs whose scores differ"):
+    with pytest.raises(ValueError, match="scores of both images are equal"):
         analysis.activation_patching(features, (images, images))
 
 
@@ -218,8 +218,8 @@ def test_patching_between_two_models_ends_at_the_other_model(vit, data):
     ("measure", "taps", "options", "words"),
     [
         (analysis.token_ablation, ("embedding",), {"shares": (0,)}, r"shares in .*\(0,\)"),
-        (analysis.token_ablation, ("*/sum",), {}, "one tap of tokens"),
-        (analysis.skip_ablation, ("embedding",), {}, "'site/skip' or 'site/branch'"),
+        (analysis.token_ablation, ("*/sum",), {}, "one layer of tokens"),
+        (analysis.skip_ablation, ("embedding",), {}, "'NAME/skip' or 'NAME/branch'"),
         (analysis.head_ablation, ("embedding",), {}, "outputs of heads"),
         (analysis.head_ablation, ("*/heads",), {"replacement": "noise"}, "replacement"),
     ],
@@ -230,7 +230,7 @@ def test_mistakes_are_told(vit, data, measure, taps, options, words):
 
 
 def test_features_that_are_no_submodel_and_labels_of_other_classes_are_refused(vit, data):
-    with pytest.raises(ValueError, match="a submodel of the scores"):
+    with pytest.raises(ValueError, match="a submodel that returns the scores"):
         analysis.head_ablation(lambda images: {"logits": images}, data)
     heads = vit_tf.submodel(vit, "block00/*/heads", "logits")
     with pytest.raises(ValueError, match="integer labels"):

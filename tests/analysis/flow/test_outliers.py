@@ -147,7 +147,7 @@ def test_refuses_what_has_no_norms_to_compare(rng):
         analysis.outlier_tokens({"a": tokens}, grid=GRID, level=1.0)
     with pytest.raises(ValueError, match="at a"):
         analysis.outlier_tokens({"a": tokens * np.nan}, grid=GRID)
-    with pytest.raises(ValueError, match="token_grid=None"):
+    with pytest.raises(ValueError, match="token grid of the model is unknown"):
         analysis.outlier_tokens({"a": tokens})
     with pytest.raises(ValueError, match="16 tokens"):
         analysis.outlier_tokens({"a": tokens[:1, :10]}, grid=TokenGrid(3, 3, 1, 4))

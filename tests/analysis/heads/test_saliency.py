@@ -117,7 +117,7 @@ def one_pixel(value):
         (one_pixel(255), {}, r"\[0, 1\]"),
         (one_pixel(-1), {}, r"\[0, 1\]"),
         (one_pixel(np.nan), {}, r"\[0, 1\]"),
-        (np.zeros((2, 3, 4)), {}, "empty masks"),
+        (np.zeros((2, 3, 4)), {}, "masks are empty"),
     ],
 )
 def test_errors(rng, masks, options, word):

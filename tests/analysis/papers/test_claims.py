@@ -663,7 +663,7 @@ def test_a_pre_activation_resnet_does_not_test_what_the_paper_says_of_another():
     result = analysis.skip_ratio(bit, images)
     assert (result.negative_share > 0.2).all()
     vit = ratios(1 + 0.1 * NOISE[0, :8], 1 + 0.1 * NOISE[0, :8])
-    with pytest.raises(ValueError, match="another architecture"):
+    with pytest.raises(ValueError, match="All skips of this model"):
         estimated("skip-influence", {"skip_ratio.vit": vit, "skip_ratio.bit": result})
 
 

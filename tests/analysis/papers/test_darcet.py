@@ -43,7 +43,7 @@ def test_outcomes_and_values(sign):
 
 def test_without_outliers_nothing_is_tested():
     for claim in (darcet.outliers_hold_the_class, darcet.outliers_hold_no_position):
-        with pytest.raises(ValueError, match="Expected high-norm tokens"):
+        with pytest.raises(ValueError, match="tokens of outlying norm"):
             claim(roles(np.nan, np.nan))
 
 

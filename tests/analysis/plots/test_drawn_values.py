@@ -322,9 +322,9 @@ def test_baselines_are_grey_and_depth_is_relative_where_layers_differ():
 
 def test_results_in_other_units_do_not_share_axes():
     pixels = R.mean_distance.assign_attrs(units="pixels")
-    with pytest.raises(ValueError, match=r"one unit.*'pixels', 'sides of the grid'"):
+    with pytest.raises(ValueError, match=r"different units.*'pixels', 'sides of the grid'"):
         analysis.plot({"A": R.mean_distance, "B": pixels})
-    with pytest.raises(ValueError, match="thresholds of the box and of the image"):
+    with pytest.raises(ValueError, match="kinds of thresholds: box and image"):
         analysis.plot({"A": R.keypoint_correspondence, "B": BOXED})
 
 

@@ -239,7 +239,7 @@ def test_it_shares_a_pass_with_ridge_probes(rng):
         ({"tokens": "each"}, "tokens to be one of"),
         ({"features": lambda x: {"zero": 0 * x[..., 0]}}, "not zero.*zero"),
         ({"features": lambda x: {"bad": x[..., 0] * np.nan}}, "finite.*bad"),
-        ({"features": lambda x: {"flat": 0 * x[..., 0] + 1.5}}, "ties at the k-th .*flat"),
+        ({"features": lambda x: {"flat": 0 * x[..., 0] + 1.5}}, "ties at its k-th .*flat"),
     ],
 )
 def test_errors(rng, options, words):

@@ -197,7 +197,7 @@ def test_the_size_of_features_does_not_matter(rng):
         ({"epochs": 0}, "epochs=0"),
         ({"batch_size": 0, "learning_rate": -1}, "batch_size, learning_rate above 0"),
         ({"features": lambda x: {"bad": x[..., 0] * np.nan}, "tokens": "all"}, "finite.*bad"),
-        ({"features": lambda x: {"zero": 0 * x[..., 0]}, "tokens": "all"}, "zeros at zero"),
+        ({"features": lambda x: {"zero": 0 * x[..., 0]}, "tokens": "all"}, "zero at zero"),
     ],
 )
 def test_errors(rng, options, words):

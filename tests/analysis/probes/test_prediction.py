@@ -75,5 +75,5 @@ def test_layers_are_listed_with_their_shapes():
     assert (30, 30, 4) in list(analysis.layers(module.eval())["shape"]) or len(
         analysis.layers(module)
     )
-    with pytest.raises(ValueError, match="known without images"):
+    with pytest.raises(ValueError, match="while they run on images"):
         analysis.layers(lambda x: {"a": x})

@@ -138,7 +138,7 @@ def test_permuted_images_stand_next_to_similarities_of_two_models():
 def test_unknown_interval_says_nothing():
     nothing = [1.0, np.nan, np.nan]
     (row,) = made([size], [model("A"), model("B")], size_a=nothing, size_b=[2.0, 1.9, 2.1])
-    assert row.sentences == ("A and B: no interval is known.",)
+    assert row.sentences == ("A and B: the difference has no confidence interval.",)
     assert not row.differs and not row.tested
     assert not any("significant" in sentence for sentence in main_results([row]))
 

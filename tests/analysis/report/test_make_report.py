@@ -208,7 +208,7 @@ def test_models_that_cannot_have_a_report_are_refused_at_once(models, words, ima
 
 def test_a_number_of_a_figure_may_be_a_number():
     assert lookup_figures([1]) == lookup_figures(["1"])
-    with pytest.raises(ValueError, match="Received: 99"):
+    with pytest.raises(ValueError, match="Received: '99'"):
         make_report({"a": len}, np.zeros((4, *SHAPE)), figures=99, folder="none")
 
 

@@ -86,8 +86,8 @@ def test_errors_name_the_layer(rng):
     small = numbers(16, 16).concatenate(numbers(3, 16)).concatenate(numbers(16, 16))
     flat = features_of({"block00": np.full((32, 3), 0.1)})
     for arguments, words in [
-        ((good, numbers(3, 16)), "at least 4 examples.*one of 3"),
-        ((good, small), "at least 4 examples.*one of 3"),
+        ((good, numbers(3, 16)), "at least 4 images.*one of 3"),
+        ((good, small), "at least 4 images.*one of 3"),
         ((good, data, flat), "constant layers: block00$"),
         ((features_of({"x": x, "broken": broken}), data), "finite.*broken"),
     ]:
@@ -229,7 +229,7 @@ def test_taps_without_an_example_axis_are_left_out_and_named(rng):
         with pytest.warns(UserWarning, match=r"example axis are left out: position, table, scale$"):
             xr.testing.assert_allclose(analysis.cka(features, data), expected, atol=1e-6)
     with (
-        pytest.raises(ValueError, match=r"layers with an example axis\. Received: table$"),
+        pytest.raises(ValueError, match=r"one row per image\. Received: table"),
         pytest.warns(UserWarning, match="left out: table$"),
     ):
         analysis.cka(lambda images: {"table": tf.ones((7, 3))}, numbers(32, 16))
@@ -248,8 +248,8 @@ def test_activations_at_hand_are_compared_as_features_are(rng):
     np.testing.assert_allclose(between["cka"], [[expected, 1]], atol=1e-5)
     assert between["layer_y"].values.tolist() == ["y", "x"] and within.attrs["examples"] == 256
     for arguments, message in [
-        (({"x": x}, {"y": y}), r"Expected no images with activations.*features_y=.*images=dict"),
-        (({"x": x}, None, {"y": y[:9]}), r"same examples. Received: arrays of \[9, 256\]"),
+        (({"x": x}, {"y": y}), r"measured without images.*features_y=.*images=dict"),
+        (({"x": x}, None, {"y": y[:9]}), r"same images. Received: arrays of \[9, 256\]"),
         (({"x": x}, None, y), r"\{name: array of shape \(example, \.\.\.\)\}. Received: ndarray"),
         (({},), r"Expected activations to be"),
         (({"x": 3.0},), r"Received: a single number"),
@@ -401,7 +401,7 @@ def test_errors_of_last_layers(models):
     constant = models | {"two": ({"last": np.ones((48, 7, 6))}, models["two"][1])}
     for wrong, words in (
         ({}, "at least one model"),
-        ({"one": (models["one"][0], None)}, "Expected a grid"),
+        ({"one": (models["one"][0], None)}, "Expected grid= to be a vit_tf"),
         (constant, "constant layer: cls of two, spatial of two"),
     ):
         with pytest.raises(ValueError, match=words):

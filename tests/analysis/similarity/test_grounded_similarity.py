@@ -291,7 +291,7 @@ def test_errors(model):
     with pytest.raises(ValueError, match=r"shape \(4, 4\).*'cost' of shape \(3, 3\)"):
         analysis.grounded_similarity(models, IMAGES, differences={"cost": np.eye(3)})
     logits = {name: linear(encoder, head[:, :1]) for name in "abcd"}
-    with pytest.raises(ValueError, match=r"two classes or more.*'logits' of 'a'"):
+    with pytest.raises(ValueError, match=r"two or more classes.*'logits' of 'a'"):
         analysis.grounded_similarity(logits, IMAGES)
     with pytest.raises(ValueError, match=r"two classes or more\. Received: one class"):
         analysis.grounded_similarity(models, (IMAGES, np.zeros(96, int)), ["cka"])
@@ -299,7 +299,7 @@ def test_errors(model):
     images.class_names = ("cat", "dog")
     with pytest.raises(ValueError, match="labels that number the model's classes"):
         analysis.grounded_similarity(models, images, ["cka"])
-    with pytest.raises(ValueError, match=r"other names. Received: \['accuracy'\]"):
+    with pytest.raises(ValueError, match=r"built-in measures: \['accuracy'\]"):
         analysis.grounded_similarity(models, IMAGES, differences={"accuracy": np.eye(4)})
     with pytest.raises(ValueError, match=r"same classes.*'d': 2"):
         analysis.grounded_similarity(models | {"d": linear(encoder, head[:, :2])}, IMAGES, ["cka"])

@@ -123,14 +123,18 @@ def broken(batch):
     [
         (still, {}, r"constant token: block00 \(token 0\)"),
         (broken, {}, "finite.*broken"),
-        (mixed, {"tokens": [7]}, r"among 0 to 6.*\[7\]"),
+        (mixed, {"tokens": [7]}, r"from 0 to 6.*\[7\]"),
         (mixed, {"tokens": []}, "tokens among"),
         (mixed, {"grid": TokenGrid(3, 2, 1, 4)}, "tile the images.*8 x 12"),
         (mixed, {"grid": TokenGrid(3, 2, 0, 4)}, "'one' of shape"),
         (mixed, {"grid": None}, "on a grid"),
-        (lambda x: {"a": x, "b": x[:, ::2, ::2]}, {"grid": None}, "one token grid.*'a'.*'b'"),
+        (
+            lambda x: {"a": x, "b": x[:, ::2, ::2]},
+            {"grid": None},
+            "different token grids.*'a'.*'b'",
+        ),
         (lambda x: {"pooled": x[:, 0, 0]}, {}, "'pooled' of shape"),
-        (mixed, {"images": noise(np.random.default_rng(0), 3)}, "at least 4 examples.*one of 3"),
+        (mixed, {"images": noise(np.random.default_rng(0), 3)}, "at least 4 images.*one of 3"),
         (mixed, {"images": np.full((16, 8, 12, 2), np.nan)}, "finite.*image 0"),
     ],
 )

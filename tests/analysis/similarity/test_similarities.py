@@ -214,7 +214,10 @@ statistic = partial(analysis.similarities.statistic, None)
         (lambda: statistic(measures=[]), "measures"),
         (lambda: statistic(measures=["cka"] * 2), "once"),
         (lambda: statistic(tokens="first"), "tokens"),
-        (lambda: statistic(measures=["token_cka"], tokens="all"), "single vectors"),
+        (
+            lambda: statistic(measures=["token_cka"], tokens="all"),
+            "not the vectors of tokens='all'",
+        ),
         (lambda: analysis.rbf_cka(0), "bandwidth"),
         (lambda: analysis.svcca(1.5), "variance"),
         (lambda: analysis.rsa("kendall"), "correlation"),

@@ -153,12 +153,12 @@ def test_a_pilot_of_no_effect_promises_nothing(rng):
 @pytest.mark.parametrize(
     ("pilot", "options", "message"),
     [
-        (accuracy_of(0.9, 100), {}, "half_width or power"),
-        (accuracy_of(0.9, 100), {"half_width": 0.1, "power": 0.8}, "half_width or power"),
+        (accuracy_of(0.9, 100), {}, "half_width= or power="),
+        (accuracy_of(0.9, 100), {"half_width": 0.1, "power": 0.8}, "half_width= or power="),
         (accuracy_of(0.9, 100), {"half_width": 0.0}, "half_width above 0"),
         (accuracy_of(0.9, 100), {"power": 1.0}, r"power in \(0, 1\)"),
-        (accuracy_of(0.9, 100), {"power": 0.8, "threshold": 0.9}, "other than the threshold"),
-        (descriptive(0.5, "A maximum"), {"power": 0.8}, "with an interval"),
+        (accuracy_of(0.9, 100), {"power": 0.8, "threshold": 0.9}, "differs from the threshold"),
+        (descriptive(0.5, "A maximum"), {"power": 0.8}, "no interval"),
         (xr.Dataset({"a": 1}), {"power": 0.8}, "a result of cka"),
     ],
 )

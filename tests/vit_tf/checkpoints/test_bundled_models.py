@@ -72,7 +72,7 @@ def test_what_no_float16_is_near_is_refused(vit, tmp_path, value):
     broken.head.bias.assign([0, value, 0])
     with pytest.raises(ValueError, match=r"within the range of float16.*Received: .*head/bias"):
         save_half(broken, tmp_path / "broken.keras")
-    with pytest.raises(ValueError, match=r"end in '\.keras'.*Received"):
+    with pytest.raises(ValueError, match=r"end in '\.keras'"):
         save_half(vit, tmp_path / "tiny.h5")
     assert not list(tmp_path.iterdir())
 

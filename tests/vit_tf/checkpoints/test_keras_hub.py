@@ -1,12 +1,16 @@
 """Weights of KerasHub's models in our own: every block puts out what KerasHub's does."""
 
+from importlib.util import find_spec
+
+import lazy_loader
 import numpy as np
 import pytest
 
 import vit_tf
 from vit_tf.checkpoints.weight_maps import CLIP
 
-keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+pytestmark = pytest.mark.skipif(not find_spec("keras_hub"), reason="keras_hub is not installed")
+keras_hub = lazy_loader.load("keras_hub")  # seconds, which only the process that runs these waits
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8}
 HALF = (0.5, 0.5, 0.5)
 SLOW = pytest.mark.slow

@@ -72,7 +72,7 @@ def test_list_pretrained():
     assert f"vit_models/augreg/{best}" in augreg
     assert f"vit_models/augreg/{best}--imagenet2012-steps_20k-lr_0.03-res_384" in augreg
     assert len(vit_tf.list_pretrained("bit_models/BiT-M-*-ILSVRC2012")) == 6
-    with pytest.raises(ValueError, match=f"near matches: {VIT}, .*Received"):
+    with pytest.raises(ValueError, match=f"Did you mean {VIT}, "):
         vit_tf.list_pretrained("vit_models/imagenet21k/ViT-B-16")
 
 
@@ -201,7 +201,7 @@ def test_without_a_network_the_file_is_named(home, monkeypatch):
         raise Exception("URL fetch failure: Name or service not known")
 
     monkeypatch.setattr(keras.utils, "get_file", get_file)
-    with pytest.raises(ValueError, match=r"Expected .*Received: .*service not known") as caught:
+    with pytest.raises(ValueError, match=r"Cannot download .*service not known") as caught:
         vit_tf.load_pretrained(VIT)
     assert "https://storage.googleapis.com/vit_models/imagenet21k/ViT-B_16.npz" in str(caught.value)
     assert str(home / "vit_tf/vit_models--imagenet21k--ViT-B_16.npz") in str(caught.value)

@@ -105,10 +105,10 @@ def test_every_block_is_timms(name, size, models, written, tmp_path):
         ("clip", {}, {}, "activation='quick_gelu'.*'gelu'.*None"),
         ("clip", {}, {"activation": "relu"}, "activation.*'relu'"),
         # timm's DINOv3 takes the mean of the patches, LingBot-Vision the class token.
-        ("dinov3-qkvb", {}, {}, "pooling, 'gap' .* or 'cls'.*LingBot"),
+        ("dinov3-qkvb", {}, {}, "pooling='gap' .* or 'cls'.*LingBot"),
         # The tensors of a pre-norm and of a post-norm ViT have the same names and shapes.
-        ("mae-tuned", {"class_token": False}, {}, "before attention and MLP or after.*_rpn_"),
-        ("rpn", {}, {}, "before attention and MLP or after.*_rpn_"),
+        ("mae-tuned", {"class_token": False}, {}, "before attention and MLP, or after.*_rpn_"),
+        ("rpn", {}, {}, "before attention and MLP, or after.*_rpn_"),
     ],
 )
 def test_what_no_model_here_computes_is_refused(name, fields, options, message, written):
@@ -121,7 +121,7 @@ def test_released_models_with_the_tensors_of_others_are_refused_by_name(models, 
     for name, model in (("rpn_224", models.make("rpn", class_token=True)), ("lingbot", None)):
         model = model or models.make("dinov3-qkvb")
         path = models.write(model, tmp_path / f"vit_base_patch16_{name}.safetensors")
-        with refuses("which by its name"):
+        with refuses("has the name of a model that"):
             vit_tf.load_pretrained(path, num_heads=3, pooling="cls")
 
 
@@ -129,7 +129,7 @@ def test_released_models_with_the_tensors_of_others_are_refused_by_name(models, 
     ("name", "tensors", "message"),
     [
         ("mae-tuned", {"norm.weight": 24}, "unexpected tensors.*norm.weight"),
-        ("dinov3", {"fc_norm.weight": 24}, "precedes pooling.*fc_norm"),
+        ("dinov3", {"fc_norm.weight": 24}, "fc_norm.*is no DINOv3"),
         ("dinov3", {"head.weight": (5, 24)}, "unexpected tensors.*head.weight"),
     ],
 )

@@ -142,7 +142,7 @@ def test_a_bare_file_is_of_the_shape_that_is_given(architecture, fields, options
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architecture": "resnet50"}, "architecture='resnet50'"),
+        ({"architecture": "resnet50"}, "architecture 'resnet50'"),
         ({"model_args": {"norm_layer": "rmsnorm"}}, "'norm_layer'"),
         ({"model_args": {"global_pool": "max"}}, "global_pool.*'max'"),
         ({"model_args": {"act_layer": "relu"}}, "act_layer.*'relu'"),
@@ -150,7 +150,7 @@ def test_a_bare_file_is_of_the_shape_that_is_given(architecture, fields, options
         ({"model_args": {"num_heads": 5}}, "num_heads"),
         ({"model_args": {"img_size": 24}}, "25 positions|26 positions"),
         ({"model_args": {"global_pool": "avg"}}, "fc_norm=True"),
-        ({"model_args": "none"}, "in config.json|Expected a configuration"),
+        ({"model_args": "none"}, "in config.json|The configuration and the tensors"),
     ],
 )
 def test_what_is_not_known_is_refused(change, message, written):

@@ -84,7 +84,7 @@ def test_models_work_and_the_rest_names_the_backend(tmp_path, rng):
     assert line.startswith("ValueError: Expected 'vit' to be created and trained in the same scope")
     assert line.endswith("a model on 2 devices in a scope of 1")
     for name, line in found["lines"].items():
-        assert line.startswith("ValueError: Expected the TensorFlow backend of Keras for"), name
+        assert line.startswith("ValueError: The TensorFlow backend of Keras is needed for"), name
         assert "set KERAS_BACKEND=tensorflow." in line and line.endswith("Received: 'jax'"), name
         assert "\n" not in line
     logits = keras.ops.convert_to_numpy(model(images))
@@ -104,7 +104,7 @@ def test_another_backend_is_named_in_one_error(call):
         text=True,
     )
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("ValueError: Expected the TensorFlow or the JAX backend of Keras")
+    assert last.startswith("ValueError: The TensorFlow or the JAX backend of Keras")
     assert last.endswith("set KERAS_BACKEND=tensorflow or jax. Received: 'torch'")
 
 

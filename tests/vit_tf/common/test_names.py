@@ -11,7 +11,7 @@ NAMES = ["embedding", "block00/mlp/sum", "block01/mlp/sum", "logits"]
 
 def test_match_keeps_depth_order_and_lists_near_matches():
     assert match(["logits", "block*/mlp/sum"], NAMES) == tuple(NAMES[1:])
-    with pytest.raises(ValueError, match=r"near matches: block01/mlp/sum.*'block01/mlp/sun'"):
+    with pytest.raises(ValueError, match=r"'block01/mlp/sun'. Did you mean block01/mlp/sum"):
         match(["block01/mlp/sun"], NAMES)
 
 
@@ -22,13 +22,13 @@ def test_a_block_names_all_its_sites():
         "block00/mlp",
         "block01/mlp",
     }
-    with pytest.raises(ValueError, match=r"without_skips.*block01.*Received: 'block02'"):
+    with pytest.raises(ValueError, match=r"without_skips: 'block02'.*block01"):
         match_sites(["block02"], sites)
 
 
 def test_lookup_lists_the_names():
     assert lookup("variant", "B/16", {"B/16": 1}) == 1
-    with pytest.raises(ValueError, match=r"Expected variant .*B/16.*Received: 'B/15'"):
+    with pytest.raises(ValueError, match=r"Unknown variant: 'B/15'.*B/16"):
         lookup("variant", "B/15", {"B/16": 1})
 
 
@@ -50,7 +50,7 @@ def test_ten_names_are_listed_and_the_others_counted():
     assert format_list("abcdefghij") == "a, b, c, d, e, f, g, h, i, j"
     assert format_list("abcdefghijkl") == "a, b, c, d, e, f, g, h, i, j and 2 more"
     assert format_list("abcdefghijk", "; ").endswith("; j; and 1 more")
-    with pytest.raises(ValueError, match=r"there are: n0, .*, n9 and 20 more\)"):
+    with pytest.raises(ValueError, match=r"Expected one of: n0, .*, n9 and 20 more"):
         lookup("name", "zzz", dict.fromkeys(f"n{number}" for number in range(30)))
 
 
@@ -61,5 +61,5 @@ def test_errors_of_files_leave_out_the_path(tmp_path):
         assert file_error(missing.value, path) == "No such file or directory"
         words = f"cannot identify {path!r}, a file"
         assert file_error(ValueError(words), path) == "cannot identify, a file"
-    with pytest.raises(ValueError, match=r"lists classes. Received: '.*/gone' \(No such file"):
+    with pytest.raises(ValueError, match=r"list of classes '.*/gone': No such file"):
         read_class_list(tmp_path / "gone")

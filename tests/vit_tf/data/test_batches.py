@@ -55,7 +55,7 @@ def test_full_batches_leave_the_smaller_one_out_without_reading():
     few = ResumableDataset.from_examples(
         lambda n, full: n.batch(3, full), tf.data.Dataset.range(2), 3
     )
-    with pytest.raises(ValueError, match=r"at least one full batch.*Received: 1 smaller"):
+    with pytest.raises(ValueError, match=r"No batch is full.*Received: 1 smaller"):
         full_batches(few)
 
 

@@ -72,7 +72,7 @@ def test_errors_name_the_class_and_the_numbers():
     ):
         with pytest.raises(ValueError, match=message):
             data.few_shot("digits", **{"shots": 1} | arguments)
-    with pytest.raises(ValueError, match="near matches: digits"):
+    with pytest.raises(ValueError, match="Did you mean digits"):
         data.few_shot("digit", 1)
 
 

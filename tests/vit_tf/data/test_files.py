@@ -134,7 +134,7 @@ def test_the_last_process_takes_a_folder_over(place, caplog):
         with caplog.at_level(logging.WARNING), only_process(place) as second:
             assert f"Taking over '{place}' from process" in caplog.text
             second()
-            with pytest.raises(ValueError, match=r"no other process.*has taken over; this process"):
+            with pytest.raises(ValueError, match=r"has taken over .*this process"):
                 first()
     assert not (as_path(place) / ".lock").exists()
     with caplog.at_level(logging.WARNING), only_process(place):
@@ -148,7 +148,7 @@ def test_a_run_that_was_taken_over_saves_no_more(place):
     take = checkpointing.keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: as_path(taken).write_text("7 on another")
     )
-    with pytest.raises(ValueError, match=r"Received: process 7 on another, which has taken over"):
+    with pytest.raises(ValueError, match=r"Process 7 on another has taken over"):
         vit_tf.train(model, recipe, *make_data(), place, verbose=0, callbacks=[take])
     assert list((as_path(place) / "state").glob("*")) == []
     assert as_path(taken).read_text() == "7 on another"
@@ -182,7 +182,7 @@ def test_a_run_at_an_address_is_stopped_and_resumed(place, photos, whole, capsys
     log = (as_path(place) / "log.csv").read_bytes().decode()
     assert log == (whole / "log.csv").read_bytes().decode()
     assert len(list((as_path(place) / "tensorboard" / "train").glob("*tfevents*"))) == 2
-    with pytest.raises(ValueError, match=r"\.keras file. Received: .*/none.keras', no such file"):
+    with pytest.raises(ValueError, match=r"none.keras', no such file"):
         vit_tf.load_model(f"{place}/none.keras")
 
 

@@ -142,10 +142,13 @@ def test_label_files_next_to_a_folder_have_its_name(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a.txt": "0.png x\n1.png y", "b.txt": "0.png x"}, r"without 1\.png"),
+        (
+            {"a.txt": "0.png x\n1.png y", "b.txt": "0.png x"},
+            r"lists no class for 1 of 2 images: 1\.png",
+        ),
         ({"a.txt": "0.png x\n1.png y", "b.csv": "0,x\n1,x"}, r"one text file.*'a.txt', 'b.csv'"),
-        ({"a.txt": "0.png x\n1.png"}, r"class of each of 2 images.*a\.txt', without 1\.png"),
-        ({"a.txt": "1\n2\n"}, r"start at 0, or those.*meta\.mat.*a\.txt', which starts at 1"),
+        ({"a.txt": "0.png x\n1.png"}, r"a\.txt' lists no class for 1 of 2 images: 1\.png"),
+        ({"a.txt": "1\n2\n"}, r"a\.txt' start at 1.*meta\.mat"),
     ],
 )
 def test_files_of_labels_that_cannot_be_used(tmp_path, files, message):
@@ -187,11 +190,11 @@ def test_classes_are_those_of_the_column_that_a_file_states(tmp_path, name, head
 @pytest.mark.parametrize(
     ("name", "head", "line", "message"),
     [
-        ("a.txt", "", "{c}", "image and its class on each line.*10 comes before 2"),
+        ("a.txt", "", "{c}", "10 comes before 2.*image and its class on each line"),
         ("a.csv", "filename,width,height,kind", "{n}.png,{n},8,{c}", "columns filename, width"),
         ("a.csv", "", "{n}.png,{n},8,{c}", r"lines as \['0.png', '0', '8', 'x'\]"),
         ("a.txt", "", "{n}.png {n} 8 {c}", "image and its class on each line"),
-        ("a.csv", "image,class", "{n},{c}\n{n},z", r"one class for each image.*0.png in x, z"),
+        ("a.csv", "image,class", "{n},{c}\n{n},z", r"0.png with two classes: x, z"),
         ("a.csv", "image,label,category", "{n},{c},{c}", "columns image, label, category"),
     ],
 )
@@ -217,7 +220,7 @@ def test_classes_that_the_train_split_lacks_are_named_with_their_file(tmp_path):
     for line, unknown in (("dog", "dog"), ("1", "1")):
         picture(tmp_path / "val" / "1.png", 0)
         (tmp_path / "val.txt").write_text(f"1.png {line}\n")
-        message = rf"those of the train split: ape\. Received: {unknown} in '.*val\.txt'"
+        message = rf"val\.txt' lists classes .*: {unknown}\. It has: ape"
         with pytest.raises(ValueError, match=message):
             data.describe(tmp_path)
 
@@ -283,7 +286,7 @@ def test_only_the_requested_split_is_read(tmp_path, rng):
     (tmp_path / "train" / "cow").mkdir()
     (test,) = data.load(tmp_path, splits=("test",))
     assert counts(test) == [2, 1]
-    with pytest.raises(ValueError, match="cow' without any"):
+    with pytest.raises(ValueError, match=r"No images in .*cow'"):
         data.load(tmp_path, splits=("train",))
 
 
@@ -364,9 +367,9 @@ def test_released_layouts_at_an_address(tmp_path, copied):
 
 def test_a_missing_address_raises():
     for name in ("ram://nowhere", "ram://nowhere/photos/"):
-        with pytest.raises(ValueError, match=r"a folder that exists\. Received: 'ram://now"):
+        with pytest.raises(ValueError, match=r"Folder not found: 'ram://now"):
             data.load(name)
-    with pytest.raises(ValueError, match=r"lists classes\. Received: 'ram://nowhere/list\.txt'"):
+    with pytest.raises(ValueError, match=r"list of classes 'ram://nowhere/list\.txt'"):
         data.read_class_list("ram://nowhere/list.txt")
 
 
@@ -417,7 +420,7 @@ def test_loops_over_two_folders_end(tmp_path, rng):
     flat_folder(tmp_path, rng, (3, 3))
     (tmp_path / "ape" / "x").symlink_to("../bee")
     (tmp_path / "bee" / "y").symlink_to("../ape")
-    with pytest.raises(ValueError, match=r"symbolic link.*'.*/ape/x/y', which leads to"):
+    with pytest.raises(ValueError, match=r"symbolic link '.*/ape/x/y' leads to"):
         data.load(tmp_path)
 
 
@@ -436,7 +439,7 @@ def test_a_split_on_its_own_is_a_split_and_not_a_class(tmp_path, rng, name):
     assert described.num_examples == {split: 5}
     assert label_counts(tmp_path, split) == [3, 2]
     assert data.check_images(tmp_path) == 5
-    with pytest.raises(ValueError, match=rf"those of the data set: {split}\. Received: .*'train'"):
+    with pytest.raises(ValueError, match=rf"has the splits {split}\. Received: .*'train'"):
         data.load(tmp_path)
 
 
@@ -485,7 +488,7 @@ def test_validation_images_are_tested_on_where_there_are_no_test_images(tmp_path
 def test_two_folders_of_one_split_are_refused(tmp_path, rng):
     for name in ("train", "val", "Validation"):
         flat_folder(tmp_path / name, rng, (2, 1))
-    message = r"one folder for the validation split. Received: 'Validation', 'val' in '.*'"
+    message = r"be the validation split: 'Validation', 'val' in '.*'"
     with pytest.raises(ValueError, match=message):
         data.load(tmp_path)
 
@@ -512,5 +515,5 @@ def test_ten_classes_of_the_train_split_are_named(tmp_path, rng):
     for number in range(13):
         write(tmp_path / "train" / f"c{number:02}" / "0.png", rng.integers(0, 256, (6, 5, 3)))
     write(tmp_path / "test" / "dog" / "0.png", rng.integers(0, 256, (6, 5, 3)))
-    with pytest.raises(ValueError, match=r"c08, c09 and 3 more\. Received: '.*/test/dog'$"):
+    with pytest.raises(ValueError, match=r"/test/dog' is a class folder .* c08, c09 and 3 more$"):
         data.describe(tmp_path)

@@ -279,7 +279,7 @@ def test_errors():
         data.load_shapes(take=0)
     with pytest.raises(ValueError, match="take to be at most 1000"):
         data.load_shapes(take=1001)
-    with pytest.raises(ValueError, match="splits to be among those of the data set: train, test"):
+    with pytest.raises(ValueError, match="has the splits train, test"):
         data.load_shapes("dev")
     with pytest.raises(ValueError, match="num_frames to be an integer >= 1"):
         data.load_shape_videos(num_frames=0)

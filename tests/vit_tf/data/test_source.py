@@ -101,7 +101,7 @@ def test_sizes_are_those_of_the_selected_images(tmp_path):
         ("n01", "list of distinct class names"),
         ([], "list of distinct class names"),
         (["3", "3"], "list of distinct class names"),
-        (["3", "33"], "class to be a known name.*'33'"),
+        (["3", "33"], "Unknown class: '33'"),
     ],
 )
 def test_lists_that_do_not_fit_are_refused(classes, words):

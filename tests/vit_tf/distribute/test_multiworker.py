@@ -202,7 +202,7 @@ def test_refuses_malformed_addresses(environment, workers, worker):
 
 
 def test_refuses_where_no_cluster_is_configured(environment):
-    with pytest.raises(ValueError, match=r"VIT_TF_WORKERS.*TF_CONFIG.*srun. Received: none"):
+    with pytest.raises(ValueError, match=r"VIT_TF_WORKERS.*TF_CONFIG.*srun"):
         distribute.strategy("multiworker")
     environment.setenv("SLURM_PROCID", "0")
     with pytest.raises(ValueError, match="STEP_NUM_TASKS"):
@@ -211,13 +211,13 @@ def test_refuses_where_no_cluster_is_configured(environment):
 
 def test_refuses_after_tensorflow_has_run(environment):
     tf.constant(1)
-    with pytest.raises(ValueError, match="before any other use of TensorFlow"):
+    with pytest.raises(ValueError, match="TensorFlow was used before"):
         distribute.strategy("multiworker", ["localhost:1", "localhost:2"], 0)
 
 
 def test_auto_selects_several_workers_where_they_are_configured(environment):
     environment.setenv("TF_CONFIG", tf_config())
-    with pytest.raises(ValueError, match="before any other use of TensorFlow"):
+    with pytest.raises(ValueError, match="TensorFlow was used before"):
         distribute.strategy("auto")
     environment.setenv("TF_CONFIG", tf_config(index=0, worker=["a:1"]))
     assert distribute.strategy("auto").num_replicas_in_sync == 1

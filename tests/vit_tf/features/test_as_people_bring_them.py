@@ -37,7 +37,7 @@ def test_scores_of_one_image_that_are_squeezed(images):
     squeezed.load_state_dict(module.state_dict())
     one = torch.from_numpy(np.moveaxis(images[:1], -1, 1).copy()).requires_grad_()
     gradient = torch.autograd.grad(module(one)[0, 1], one)[0].movedim(1, -1).numpy()
-    found = analysis.saliency(squeezed, images[:1], target=1)
+    found = analysis.input_gradients(squeezed, images[:1], 1, samples=1, noise=0)
     np.testing.assert_allclose(np.squeeze(found), np.squeeze(gradient), atol=1e-7)
     read = [analysis.features_of(m, "scores")(images[:1])["logits"] for m in (module, squeezed)]
     np.testing.assert_array_equal(*read)
@@ -50,8 +50,8 @@ def test_gradients_through_a_saved_model(images, tmp_path):
     model.export(tmp_path / "saved", verbose=False)
     saved = layers.TFSMLayer(str(tmp_path / "saved"), call_endpoint="serve")
     wrapped = keras.Sequential([keras.Input((16, 16, 3)), saved])
-    expected = analysis.saliency(model, images[:1], target=1)
-    found = analysis.saliency(wrapped, images[:1], target=1, scores=saved.name)
+    expected = analysis.input_gradients(model, images[:1], 1, samples=1, noise=0)
+    found = analysis.input_gradients(wrapped, images[:1], 1, samples=1, noise=0, scores=saved.name)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

@@ -85,7 +85,7 @@ def test_a_submodel_has_them_on_request(rng, tmp_path):
     again = keras.saving.load_model(tmp_path / "weights.keras", {"Masked": Masked})(images)
     for tap in names:
         np.testing.assert_allclose(again[tap], actual[tap], atol=1e-6)
-    with pytest.raises(ValueError, match=r"block0/attention/weights.*Received: 'block/weights'"):
+    with pytest.raises(ValueError, match=r"'block/weights'.*block0/attention/weights"):
         submodel(model, "block/weights")
 
 
@@ -176,7 +176,7 @@ def test_weights_by_a_rule_of_its_own_are_refused(kind, rng):
     model = keras.Model(images, layer(images, images))
     x = rng.normal(size=(2, 6, 3)).astype("float32")
     if kind is Cosine:
-        with pytest.raises(ValueError, match=r"rule of its own.*attention/weights"):
+        with pytest.raises(ValueError, match=r"attention/weights cannot be computed"):
             submodel(model, "*/weights")
         assert "attention" in submodel(model, "*")(x)
         return
@@ -196,5 +196,5 @@ def test_a_subclassed_model_of_a_dict_is_refused_in_one_line():
 
     model = Named()
     model({"image": np.zeros((2, 4), "float32")})
-    with pytest.raises(ValueError, match=r"one input, the images\. Received: .*'image'"):
+    with pytest.raises(ValueError, match=r"only input is images\. Received: .*'image'"):
         submodel(model, "*")

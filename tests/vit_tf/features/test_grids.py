@@ -105,7 +105,7 @@ def test_dense_measurements_take_a_pair_for_features_with_a_grid(rng):
     whole = TokenGrid(3, 3, 0, 4)
     expected = analysis.dense_features(features, images, whole)["means"]
     with pytest.raises(
-        ValueError, match=r"does not determine the image size.*Received: grid=\(3, 3\)"
+        ValueError, match=r"does not specify the patch size.*Received: grid=\(3, 3\)"
     ):
         analysis.dense_features(features, images, (3, 3))
     features.token_grid = whole

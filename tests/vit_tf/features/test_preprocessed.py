@@ -14,8 +14,8 @@ def test_gradients_name_the_number_of_channels_that_a_preprocessing_lacks(rng):
     model = keras.Model(images, keras.layers.Dense(3)(x))
     pixels = rng.uniform(0, 1, (2, 8, 8, 5)).astype(np.float32)
     model.preprocessing = vit_tf.Preprocessing.from_range((8, 8), 0, 1)
-    for measure in (analysis.saliency, analysis.integrated_gradients, analysis.grad_cam):
+    for measure in (analysis.input_gradients, analysis.integrated_gradients, analysis.grad_cam):
         with pytest.raises(ValueError, match="num_channels=5"):
-            measure(model, pixels, target=1)
+            measure(model, pixels, classes=1)
     model.preprocessing = vit_tf.Preprocessing.from_range((8, 8), 0, 1, num_channels=5)
-    assert np.isfinite(analysis.saliency(model, pixels, target=1)).all()
+    assert np.isfinite(analysis.input_gradients(model, pixels, classes=1)).all()

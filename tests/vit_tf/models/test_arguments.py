@@ -61,6 +61,7 @@ def test_a_text_is_one_name_of_without_skips():
         vit_tf.ViT((16, 16, 3), **SIZES, without_skips="block00/attentoin")
 
 
+@pytest.mark.slow
 def test_either_function_opens_what_it_is_given(tmp_path, rng):
     model = vit_tf.ViT((16, 16, 3), **SIZES, num_classes=4)
     model.head.kernel.assign(rng.normal(size=model.head.kernel.shape))
@@ -77,7 +78,7 @@ def test_either_function_opens_what_it_is_given(tmp_path, rng):
 
 
 def test_what_cannot_be_opened_is_one_line(tmp_path):
-    with pytest.raises(ValueError, match=r"vit-cls-cifar10.*no such file"):
+    with pytest.raises(ValueError, match=r"no such file.*vit-cls-cifar10"):
         vit_tf.load_model("vit-cls-cifar1")
     with pytest.raises(ValueError, match="no such file"):
         vit_tf.load_pretrained(tmp_path / "absent.keras")
@@ -117,22 +118,22 @@ WRONG = [
     ),
     *((name, {"pooling": "max"}, "pooling.*'max'") for name in ("ViT", "BEiT")),
     *(
-        (name, {"activation": "none"}, "activation.*gelu_tanh.*'none'")
+        (name, {"activation": "none"}, "activation.*'none'.*gelu_tanh")
         for name in ("ViT", "CLIPViT", "SigLIPViT", "Mixer")
     ),
     ("SigLIPViT", {"image_shape": (15, 32, 3)}, r"at least one patch.*\(15, 32, 3\)"),
     ("SigLIPViT", {"activation": "swiglu"}, "activation.*'swiglu'"),
-    ("Mixer", {"without_skips": ["block00/mlp"]}, "without_skips.*block00.*'block00/mlp'"),
+    ("Mixer", {"without_skips": ["block00/mlp"]}, "without_skips.*'block00/mlp'.*block00"),
     ("BiT", {"width_factor": 0.3}, r"multiple of the 32 groups.*width_factor=0\.3"),
-    ("BiT", {"stem": "tiny"}, "stem.*imagenet, small.*'tiny'"),
-    ("BiT", {"without_skips": ["stage9"]}, "without_skips.*stage1.*'stage9'"),
+    ("BiT", {"stem": "tiny"}, "stem.*'tiny'.*imagenet, small"),
+    ("BiT", {"without_skips": ["stage9"]}, "without_skips.*'stage9'.*stage1"),
     ("HybridViT", STEM | {"image_shape": (24, 40, 3)}, "stem's stride.*a stem of stride 16"),
-    ("HybridViT", STEM | {"without_skips": ["stage4"]}, "without_skips.*stage3.*'stage4'"),
+    ("HybridViT", STEM | {"without_skips": ["stage4"]}, "without_skips.*'stage4'.*stage3"),
     ("ViT", {"class_token": False}, "class token.*class_token=False"),
     ("ViT", {"fc_norm": True}, "no fc_norm.*fc_norm=True"),
     ("DistilledViT", {"distillation": "heads", "pooling": "gap"}, "Received: .*'heads'.*'gap'"),
     ("ViT", {"registers": -1}, "registers.*-1"),
-    ("DistilledViT", {"distillation": "both"}, "distillation.*heads.*'both'"),
+    ("DistilledViT", {"distillation": "both"}, "distillation.*'both'.*heads"),
     ("DistilledViT", {"distillation": "heads", "representation_dim": 3}, "representation_dim=3"),
 ]
 
@@ -146,5 +147,5 @@ def test_wrong_arguments_are_named(model, arguments, message):
 @pytest.mark.parametrize("model", [name for name in PLAIN if name not in SUBCLASSES])
 def test_a_variant_that_is_not_known_is_named_with_near_ones(model):
     near, wrong = ("R50x1", "R50x2") if model == "BiT" else ("B/16", "B/15")
-    with pytest.raises(ValueError, match=f"Expected variant.*{near}.*Received: '{wrong}'"):
+    with pytest.raises(ValueError, match=f"Unknown variant: '{wrong}'.*{near}"):
         getattr(vit_tf, model).from_variant(wrong)

@@ -162,7 +162,7 @@ def test_released_values_of_families_without_a_stored_processor():
     siglip = facts("SiglipVision", intermediate_size=20).preprocessing
     assert (siglip.mean, siglip.std, siglip.crop) == ((0.5,) * 3, (0.5,) * 3, None)
     stages = {"neck_hidden_sizes": [8, 8, 8, 8, 8, 8, 16], "hidden_sizes": [8, 8, 8]}
-    with pytest.warns(UserWarning, match="18 layers are found .* but it has 25 blocks"):
+    with pytest.warns(UserWarning, match="has 25 blocks, but 18 layers are found"):
         mobilevit = facts("MobileViT", **stages, image_size=64, patch_size=2).preprocessing
     assert mobilevit.channel_order == "bgr" and mobilevit.mean == (0, 0, 0)
 

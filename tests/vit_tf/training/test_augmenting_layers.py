@@ -99,7 +99,7 @@ def test_what_is_no_layer_or_mixes_weights_is_refused(examples):
     with pytest.raises(ValueError, match="augment to be off"):
         vit_tf.Pretraining(augment=layers.RandomFlip())
     weighted = tf.data.Dataset.from_tensor_slices((*examples, np.ones(12))).batch(4)
-    with pytest.raises(ValueError, match=r"not mix examples.*mix_up"):
+    with pytest.raises(ValueError, match=r"mix images .*mix_up"):
         data.augment(weighted, CLASSES, layers=[layers.MixUp(name="mix_up")])
 
 

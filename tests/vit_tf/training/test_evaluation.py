@@ -60,13 +60,13 @@ def test_classes_are_compared_by_name_and_matched_with_allow_others():
     np.testing.assert_array_equal(match_classes(own, 4, list(own)), range(4))
     np.testing.assert_array_equal(match_classes(None, 4, "abcd"), range(4))
     for names, words in [
-        (("cow", "cat"), "2 classes, cow, cat, without others"),
-        (("dog", "cat", "cow", "hen"), "without others, but not all in order"),
-        (("cat", "dog", "pig", "hen"), "with others, pig"),
+        (("cow", "cat"), "2 classes, cow, cat, not all"),
+        (("dog", "cat", "cow", "hen"), "not all, or not in order"),
+        (("cat", "dog", "pig", "hen"), "of which pig are not among them"),
     ]:
         with pytest.raises(ValueError, match=f"the 4 classes of the model, cat.*{words}"):
             match_classes(own, 4, names)
-    with pytest.raises(ValueError, match=r"\[0, 4\).*has no class names.*2 classes, cow, cat"):
+    with pytest.raises(ValueError, match=r"4 classes without names.*\[0, 4\).*2 classes, cow, cat"):
         match_classes(None, 4, ("cow", "cat"))
     np.testing.assert_array_equal(match_classes(own, 4, ("cow", "cat"), True), [2, 0])
     np.testing.assert_array_equal(match_classes(own, 4, ("cow", "pig"), True), [0, 1])

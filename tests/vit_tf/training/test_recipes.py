@@ -53,7 +53,7 @@ def test_every_recipe_is_complete():
         assert getattr(vit_tf, published.model)
         options = train_script.parse(["--recipe", name, "--out", "run"])
         assert options.validation == 0.01, name  # `train[:99%]` in big_vision's configurations
-    with pytest.raises(ValueError, match=r"recipe.*plain-vit-s16.*Received: 'plain-vit-s32'"):
+    with pytest.raises(ValueError, match=r"Unknown recipe: 'plain-vit-s32'.*plain-vit-s16"):
         vit_tf.recipe("plain-vit-s32")
 
 
@@ -99,7 +99,7 @@ def test_fixed_positions_stay_and_are_saved(tmp_path):
     assert plain.get_config()["position_type"] == "learned"
     wider = vit_tf.at_resolution(model, (16, 16))
     assert wider.position_embedding.shape == (16, 8) and not wider.embedding.positions.trainable
-    with pytest.raises(ValueError, match=r"position_type.*Received: 'fixed'"):
+    with pytest.raises(ValueError, match=r"Unknown position_type: 'fixed'"):
         vit_tf.ViT((8, 8, 3), position_type="fixed", **sizes)
 
 
@@ -336,5 +336,5 @@ def test_a_recipe_is_a_dict_and_back(recipe):
     ],
 )
 def test_a_field_out_of_its_range(make, field, value):
-    with pytest.raises(ValueError, match=rf"{field}.*Received: .*{str(value)[:3].strip('(')}"):
+    with pytest.raises(ValueError, match=rf"{field}.*{str(value)[:3].strip('(')}"):
         make(**{field: value})

@@ -189,7 +189,7 @@ def test_states_hold_the_values_at_their_times_though_they_are_written_later(tmp
 def test_files_of_the_user_are_not_replaced_by_a_run(tmp_path, files, is_refused):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    raises = pytest.raises(ValueError, match=f"with {next(iter(files))}, which no run wrote")
+    raises = pytest.raises(ValueError, match=f"holds {next(iter(files))}, which no run wrote")
     with raises if is_refused else contextlib.nullcontext():
         checkpointing.check_configuration({}, str(tmp_path))
 
@@ -425,21 +425,6 @@ def test_foreign_state_loads_nothing(copy):
         run(directory)
 
 
-@pytest.mark.slow
-def test_a_state_with_fewer_metrics_is_refused_by_name(tmp_path, monkeypatch):
-    recipe = dataclasses.replace(RECIPE, epochs=1, warmup_epochs=0, ema=None, shift=0)
-    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        kill_at(context, "on_train_batch_end", 4)
-        run(tmp_path, recipe, save_every=3)
-    path = tmp_path / "state" / "epoch-0000-step-000003.npz"
-    with np.load(path) as state:
-        arrays = {name: state[name] for name in state.files}
-    last = max(name for name in arrays if name.startswith("metric"))
-    np.savez(path, **{name: array for name, array in arrays.items() if name != last})
-    with pytest.raises(ValueError, match=rf"{path.name}' to hold the totals of 4 .*Received: 3,"):
-        run(tmp_path, recipe)
-
-
 def test_state_keeps_bfloat16_bit_for_bit(tmp_path):
     def compiled():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, dtype="bfloat16")])
@@ -465,7 +450,7 @@ def test_loss_that_is_not_finite_ends_the_run(tmp_path):
             kernel.assign(np.nan * kernel)
 
     breaking = keras.callbacks.LambdaCallback(on_epoch_begin=break_third)
-    with pytest.raises(ValueError, match=r"finite. Received: loss=nan in epoch 3"):
+    with pytest.raises(ValueError, match=r"became nan in epoch 3"):
         run(tmp_path, recipe, model, callbacks=[breaking])
     assert newest_state(tmp_path) == "epoch-0002.npz"
     assert len(read_log(tmp_path)) == 2

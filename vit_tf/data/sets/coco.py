@@ -100,9 +100,9 @@ def coco_categories(annotations: str | os.PathLike) -> tuple[str, ...]:
 
 
 def union_masks(examples: tf.data.Dataset) -> tf.data.Dataset:
-    """The `(images, masks)` of a data set of `(images, masks, labels)`, as `load_coco` returns it.
+    """Data set of (images, masks) from the (images, masks, labels) that `load_coco` returns.
 
-    Masks are the union of an image's objects, bool of shape (example, row, column).
+    A mask is the union of the objects of an image, bool of shape (example, row, column).
     """
     return examples.map(lambda images, masks, labels: (images, tf.reduce_any(masks, axis=1)))
 
@@ -224,8 +224,8 @@ def annotated_images(
         strangers = sorted({annotation[key] for annotation in content["annotations"]} - set(ids))
         if strangers:
             raise ValueError(
-                f"Expected each annotation's {key} to be among those of the file. "
-                f"Received: {len(strangers)} others, {format_list(strangers)}"
+                f"{len(strangers)} values of {key} in the annotations are not defined in the "
+                f"file: {format_list(strangers)}"
             )
     tools = mask_tools()
     objects = {}
@@ -237,8 +237,8 @@ def annotated_images(
                 objects.setdefault(image, []).append((mask, label, area))
     if not objects:
         raise ValueError(
-            "Expected annotations of objects with an area that are not crowds. "
-            f"Received: none, for categories={wanted!r}"
+            f"The file has no object for categories={wanted!r}. Crowds and objects without "
+            "area do not count."
         )
     images = [image for image in content["images"] if image["id"] in objects]
     paths = _find(root, [image["file_name"] for image in images])
@@ -275,8 +275,7 @@ def mask_tools() -> Any:
         from pycocotools import mask
     except ImportError as error:
         raise ValueError(
-            "Expected pycocotools to be installed, to read COCO masks: "
-            f"`pip install vit_tf[coco]`. Received: {error}"
+            f"COCO masks need pycocotools: `pip install vit_tf[coco]` ({error})"
         ) from error
     return mask
 
@@ -333,7 +332,7 @@ def _find(root: str | os.PathLike, names: Sequence[str]) -> list[str]:
     missing = [name for name, path in zip(names, paths, strict=True) if not path]
     if missing:
         raise ValueError(
-            f"Expected the {len(names)} annotated images in {str(root)!r}. "
-            f"Received: {len(missing)} missing, {format_list(missing)}"
+            f"{len(missing)} of {len(names)} annotated images are not in {str(root)!r}: "
+            f"{format_list(missing)}"
         )
     return paths

@@ -101,8 +101,8 @@ def load_davis(
     if not listed.is_file():
         list_names = sorted(file.stem for file in listed.parent.glob("*.txt"))
         raise ValueError(
-            f"Expected a list of videos (there are: {format_list(list_names) or 'none'}). "
-            f"Received: {str(listed)!r}"
+            f"List of videos not found: {str(listed)!r}. There are: "
+            f"{format_list(list_names) or 'none'}"
         )
     names = tuple(listed.read_text(encoding="utf-8").split())
     frames = [_numbered(root / "JPEGImages" / resolution / name, ".jpg") for name in names]
@@ -115,8 +115,8 @@ def load_davis(
             if missing:
                 absent = format_list(f"{number:05}{paths[0].suffix}" for number in missing)
                 raise ValueError(
-                    "Expected every frame of a video and the mask of each. Received: "
-                    f"{str(paths[0].parent)!r} without {absent}"
+                    "Each frame of a video needs its mask. Missing in "
+                    f"{str(paths[0].parent)!r}: {absent}"
                 )
     return DavisVideos(names, tuple(frames), tuple(masks), preprocessing)
 
@@ -140,8 +140,5 @@ def _numbered(folder: Path, suffix: str) -> tuple[Path, ...]:
     candidates = folder.glob(f"*{suffix}") if folder.is_dir() else ()
     paths = tuple(sorted(path for path in candidates if path.stem.isdecimal()))
     if not paths:
-        raise ValueError(
-            f"Expected a folder of files 00000{suffix}, 00001{suffix}, ... "
-            f"Received: {str(folder)!r}"
-        )
+        raise ValueError(f"No files 00000{suffix}, 00001{suffix}, ... in {str(folder)!r}")
     return paths

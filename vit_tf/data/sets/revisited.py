@@ -144,8 +144,7 @@ def _batches(
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
         raise ValueError(
-            f"Expected {len(paths)} images. Received: {len(missing)} missing, such as "
-            f"{', '.join(missing[:5])}"
+            f"{len(missing)} of {len(paths)} images are missing, such as {', '.join(missing[:5])}"
         )
     source = NumberedFiles("test", paths, np.array(boxes, float), _decode)
     numbers = np.arange(len(paths), dtype=np.int32)

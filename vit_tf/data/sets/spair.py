@@ -76,7 +76,7 @@ def load_spair(
     longer, wider = checked_size(image_size, preprocessing, (3,)) or (None, None)
     if longer != wider:
         raise ValueError(
-            "Expected image_size to be that of a square, into which images are resized and padded. "
+            "Expected a square image_size: images are resized and padded to a square. "
             f"Received: {(longer, wider)}"
         )
     root = Path(root).expanduser()
