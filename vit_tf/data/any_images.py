@@ -4,7 +4,6 @@ import glob
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import keras
@@ -32,8 +31,7 @@ from vit_tf.data.source import (
     CHANNELS,
     SPLITS,
     SizesDifferError,
-    identify,
-    identify_names,
+    describe_batches,
 )
 
 if TYPE_CHECKING:
@@ -316,10 +314,7 @@ def _read_files(
             f"{SIZE_NEEDED} Received: {error.received}; set model.preprocessing = "
             "vit_tf.Preprocessing((height, width)), with the values that the model expects"
         ) from error
-    batches.class_names = class_names
-    batches.identify = partial(identify, source, ALL, positions)
-    batches.identify_names = partial(identify_names, source, ALL, positions)
-    return batches
+    return describe_batches(batches, source, ALL, positions)
 
 
 def _is_there(path: str) -> bool:
