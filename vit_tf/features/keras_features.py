@@ -220,8 +220,11 @@ def keras_features(
     # The first convolution may cut the image into patches that are not square.
     convolutions = (x for _, x in recorder.named_layers(model) if isinstance(x, Conv2D))
     first = next(convolutions, None)
-    is_cut = first is not None and tuple(first.kernel_size) == tuple(first.strides)
-    has_oblong_patches = is_cut and first.strides[0] != first.strides[1]
+    has_oblong_patches = (
+        first is not None
+        and tuple(first.kernel_size) == tuple(first.strides)
+        and first.strides[0] != first.strides[1]
+    )
 
     def infer_grid(layers: Sequence[str], graph: ModelGraph | None = None) -> TokenGrid | None:
         if sizes is None or (not patch_size and has_oblong_patches):

@@ -92,7 +92,7 @@ def find_image_shape(model: Any) -> tuple[int, int, int]:
         else:
             return height, width, channels
     if size:
-        return (*size, channels)
+        return size[0], size[1], channels
     raise ValueError(
         f"{model.name} takes no images of shape (example, channel, height, width): sides "
         f"{SIDES} were tried. The last error: {last}{image_encoder_hint(model.module, last)}"
