@@ -1,15 +1,15 @@
 """Converts KerasHub models in memory to models of this package."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
 from vit_tf import models
-from vit_tf.checkpoints.archives import TensorInfo
+from vit_tf.checkpoints.archives import CheckpointFile, TensorInfo
 from vit_tf.checkpoints.loading import weights_by_name
 from vit_tf.checkpoints.timm import identity_projection
 from vit_tf.checkpoints.weight_maps import (
@@ -81,9 +81,17 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
             f"Expected model to be one of keras_hub.models: {classes}. "
             f"Received: {type(model).__module__}.{type(model).__name__}"
         )
-    weights = _Weights(backbone if name in PAIRS else model)
+    variables = list((backbone if name in PAIRS else model).weights)
     if name == "CLIPBackbone":
-        weights.add(model.vision_projection.weights)
+        variables += model.vision_projection.weights
+    entries = {
+        variable.path: (
+            TensorInfo(tuple(variable.shape), variable.dtype),
+            partial(ops.convert_to_numpy, variable),
+        )
+        for variable in variables
+    }
+    weights = CheckpointFile(model.name, "keras_hub", entries, ExitStack())
     mapping = _CONVERTERS[kind](backbone, weights.tensors)
     if name in TASKS:
         mapping |= _classifier_map(model, mapping.arguments, weights.tensors)
@@ -103,23 +111,6 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
     if mapping.headless:
         vit.head.kernel.assign(np.eye(vit.num_classes))
     return vit
-
-
-class _Weights:
-    """The weights of a Keras model by their paths, as a `CheckpointFile` has them."""
-
-    def __init__(self, model: keras.Model):
-        self.path = model.name
-        self._weights, self.tensors = {}, {}
-        self.add(model.weights)
-
-    def add(self, weights: Iterable[keras.Variable]) -> None:
-        for weight in weights:
-            self._weights[weight.path] = weight
-            self.tensors[weight.path] = TensorInfo(tuple(weight.shape), weight.dtype)
-
-    def read(self, name: str) -> np.ndarray:
-        return ops.convert_to_numpy(self._weights[name])
 
 
 def _kinds(tensors: Tensors) -> Kinds:

@@ -5,12 +5,13 @@ documentation of `pickle` describes it ("Restricting Globals"): nothing is ever 
 is not needed.
 """
 
+import mmap
 import pickle
 import re
 import zipfile
 from collections.abc import Callable
 from functools import partial
-from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias
+from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import ml_dtypes  # noqa: F401, gives NumPy the name "bfloat16"
 import numpy as np
@@ -111,21 +112,22 @@ def _open_zip(zipped: zipfile.ZipFile) -> tuple[Any, ReadStorage]:
 
 def _open_legacy(file: BinaryIO) -> tuple[Any, ReadStorage]:
     """The same of pickles of a magic number, a version, the system, what was saved, and keys."""
-    file.seek(0)
-    system = [_load(file)[0] for _ in range(3)][2]
+    # A read of a map takes as much memory as the file has bytes, whatever a pickle asks for.
+    stream = cast(IO[bytes], mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    system = [_load(stream)[0] for _ in range(3)][2]
     if system.get("little_endian") is not True:
         raise ValueError("tensors of another byte order than little-endian")
-    saved, storages = _load(file)
+    saved, storages = _load(stream)
     # The storages follow in the order of their keys, each after the number of its elements.
     begins = {}
-    for key in _load(file)[0]:
-        begins[key] = file.tell() + 8
+    for key in _load(stream)[0]:
+        begins[key] = stream.tell() + 8
         size = storages[key].count * np.dtype(storages[key].dtype).itemsize
-        file.seek(begins[key] + size)
+        stream.seek(begins[key] + size)
 
     def read_storage(storage: Storage) -> bytes:
-        file.seek(begins[storage.key])
-        return file.read(storage.count * np.dtype(storage.dtype).itemsize)
+        stream.seek(begins[storage.key])
+        return stream.read(storage.count * np.dtype(storage.dtype).itemsize)
 
     return saved, read_storage
 

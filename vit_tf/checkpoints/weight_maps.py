@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from string import ascii_uppercase, digits
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from einops import rearrange
 
-from vit_tf.checkpoints.archives import TensorInfo
+from vit_tf.checkpoints.archives import CheckpointFile, TensorInfo
 from vit_tf.common.names import format_list
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
@@ -47,17 +47,6 @@ CLIP_HEADS = HEADS | {(896, 12): 14, (1408, 40): 16, (1664, 48): 16}
 
 # Arrays of a file's tensors to that of a weight.
 Convert: TypeAlias = Callable[..., np.ndarray]
-
-
-class TensorFile(Protocol):
-    """An open file or folder: what its headers declare of each tensor, and its values."""
-
-    path: str
-
-    @property
-    def tensors(self) -> "Tensors": ...
-
-    def read(self, name: str) -> np.ndarray: ...
 
 
 class Transform(NamedTuple):
@@ -519,7 +508,7 @@ def square(tensors: Tensors, kernel: str, rows: int, columns: int) -> int:
     return rows
 
 
-def fill(variables: Variables, archive: TensorFile, mapping: WeightMap) -> None:
+def fill(variables: Variables, archive: CheckpointFile, mapping: WeightMap) -> None:
     """Assigns every weight, after `check`, reading each tensor once; a ValueError if not finite."""
     check(archive, mapping, variables)
     for name, expected in mapping.constants.items():
@@ -543,7 +532,7 @@ def _shown(values: np.ndarray) -> str:
 
 def _assign(
     variables: Variables,
-    archive: TensorFile,
+    archive: CheckpointFile,
     tensors: Iterable[str],
     conversions: Mapping[str, Convert],
 ) -> None:
@@ -559,7 +548,7 @@ def _assign(
         variables[name].assign(array)
 
 
-def check(archive: TensorFile, mapping: WeightMap, variables: Variables | None = None) -> None:
+def check(archive: CheckpointFile, mapping: WeightMap, variables: Variables | None = None) -> None:
     """Raises a ValueError that lists what does not fit, of the file alone without variables."""
     wanted = _wanted(mapping, variables)
     used = {tensor for transform in wanted.values() for tensor in transform.tensors}

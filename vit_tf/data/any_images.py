@@ -4,7 +4,6 @@ import glob
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import keras
@@ -32,8 +31,7 @@ from vit_tf.data.source import (
     CHANNELS,
     SPLITS,
     SizesDifferError,
-    identify,
-    identify_names,
+    describe_batches,
 )
 
 if TYPE_CHECKING:
@@ -271,6 +269,9 @@ def as_images(
             "Expected images to be an array, a PIL image, a path, a folder, a list of these, a "
             f"DataLoader of PyTorch or a tf.data.Dataset. Received: {type(images).__name__}{hint}"
         )
+    if np.ma.is_masked(images) or tf.as_dtype(images.dtype).is_complex:
+        received = "a masked array" if np.ma.is_masked(images) else f"complex type {images.dtype}"
+        raise ValueError(f"Expected images of real numbers, all known. Received: {received}")
     if len(images.shape) == 3 and images.shape[-1] in CHANNELS:
         images = images[None]
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:
@@ -316,10 +317,7 @@ def _read_files(
             f"{SIZE_NEEDED} Received: {error.received}; set model.preprocessing = "
             "vit_tf.Preprocessing((height, width)), with the values that the model expects"
         ) from error
-    batches.class_names = class_names
-    batches.identify = partial(identify, source, ALL, positions)
-    batches.identify_names = partial(identify_names, source, ALL, positions)
-    return batches
+    return describe_batches(batches, source, ALL, positions)
 
 
 def _is_there(path: str) -> bool:

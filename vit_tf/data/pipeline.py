@@ -33,9 +33,8 @@ from vit_tf.data.source import (
     check_numbers,
     check_splits,
     checked_size,
+    describe_batches,
     hold_out,
-    identify,
-    identify_names,
     partition,
     require_labels,
     select_classes,
@@ -195,10 +194,7 @@ def load(
             **drawn.get(split, {}),
         )
         dataset = dataset if worker is None else as_shard(dataset, worker)
-        dataset.class_names = source.class_names
-        dataset.identify = partial(identify, source, name, indices)
-        dataset.identify_names = partial(identify_names, source, name, indices)
-        loaded.append(dataset)
+        loaded.append(describe_batches(dataset, source, name, indices))
     return tuple(loaded)
 
 
@@ -365,9 +361,8 @@ def few_shot(
     read = partial(read_batches, source, split, size=size, batch_size=batch_size)
     few = read(shot_indices, seed=seed, preprocessing=preprocessing)
     rest = read(held, preprocessing=preprocessing) if held_out else few.take(0)
-    for dataset, part_indices in ((few, shot_indices), (rest, held)):
-        dataset.identify = partial(identify, source, split, part_indices)
-    return few, rest
+    few = describe_batches(few, source, split, shot_indices)
+    return few, describe_batches(rest, source, split, held)
 
 
 class TooFewImages(ValueError):

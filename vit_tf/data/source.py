@@ -151,6 +151,14 @@ def identify_names(source: Source, split: str, indices: Indices) -> str:
     return digest_files([], b"\n".join(names), labels.astype("int64").tobytes())
 
 
+def describe_batches(dataset: Any, source: Source, split: str, indices: Indices) -> Any:
+    """The data set of some examples, with the names of their classes and their two digests."""
+    dataset.class_names = source.class_names
+    dataset.identify = partial(identify, source, split, indices)
+    dataset.identify_names = partial(identify_names, source, split, indices)
+    return dataset
+
+
 def _paths_and_labels(source: Source, split: str, indices: Indices) -> list[np.ndarray]:
     """The paths, as bytes, and the labels of some files: two arrays."""
     items = source.read(split, indices).batch(4096).as_numpy_iterator()

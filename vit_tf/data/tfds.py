@@ -79,10 +79,10 @@ class TfdsSource(Source):
         return self._feature.shape[:2]
 
     def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
-        is_rgb = _is_rgb(self._feature)
-        return (
-            RgbDecoder(self._feature.shape, self._name) if is_rgb else FeatureDecoder(self._feature)
-        )
+        feature = self._feature
+        if feature.dtype == np.uint8 and len(feature.shape) == 3 and feature.shape[-1] == 3:
+            return RgbDecoder(feature.shape, self._name)
+        return FeatureDecoder(feature)
 
     def version(self) -> str:
         return f"{self.builder.info.full_name} {digest_tree(self.builder.data_dir)}"
@@ -179,10 +179,6 @@ class RgbDecoder(FastDecoder):
         return tf.ensure_shape(image, self.shape), problem
 
 
-def _is_rgb(feature: Any) -> bool:
-    return feature.dtype == np.uint8 and len(feature.shape) == 3 and feature.shape[-1] == 3
-
-
 def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
     """The TFDS builder of a name; TFDS lists all its names in its error, this the near ones."""
     import tensorflow_datasets as tfds
@@ -235,9 +231,7 @@ def _keep(examples: tf.data.Dataset, places: np.ndarray) -> tf.data.Dataset:
 
 
 def decode_image(feature: Any, encoded: tf.Tensor) -> tf.Tensor:
-    """The image of a file as an Image feature decodes it, but JPEG exactly, as Pillow does."""
-    if _is_rgb(feature):
-        return tf.ensure_shape(imaging.decode(encoded, upright=False), feature.shape)
+    """The image of a file as an Image feature decodes it, but grey JPEG exactly, as Pillow does."""
     if feature.dtype != np.uint8 or len(feature.shape) != 3 or feature.shape[-1] != 1:
         return feature.decode_example(encoded)
     image = tf.cond(
