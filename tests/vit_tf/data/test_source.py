@@ -117,10 +117,10 @@ def test_names_in_a_list_may_hold_blanks(tmp_path):
 
 
 def test_unreadable_lists_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"lists classes.*nowhere"):
+    with pytest.raises(ValueError, match=r"list of classes .*nowhere"):
         data.read_class_list(tmp_path / "nowhere")
     (tmp_path / "image.png").write_bytes(b"\x89PNG\xff")
-    with pytest.raises(ValueError, match=r"lists classes.*image"):
+    with pytest.raises(ValueError, match=r"list of classes .*image"):
         data.read_class_list(tmp_path / "image.png")
 
 
