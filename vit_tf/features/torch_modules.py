@@ -140,8 +140,9 @@ def module_features_of(
             stacklevel=5,
         )
         grid = None
-    features = ModuleFeatures(described, described.facts(None))
-    grid = with_prefix_first(grid, features, shapes, described.image_shape)
+    grid = with_prefix_first(
+        grid, ModuleFeatures(described, described.facts(None)), shapes, described.image_shape
+    )
     return ModuleFeatures(described, replace(described.facts(grid), is_grid_inferred=True))
 
 
