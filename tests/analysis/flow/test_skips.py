@@ -56,7 +56,7 @@ def test_examples_without_a_branch_are_left_out_and_counted():
 
 @pytest.mark.parametrize("measure", [analysis.skip_ratio, analysis.branch_norms])
 def test_layers_without_skips(measure):
-    with pytest.raises(ValueError, match="'site/skip'"):
+    with pytest.raises(ValueError, match="'NAME/skip'"):
         measure(lambda x: {"sum": x}, np.zeros((3, 2, 2, 1), "float32"))
 
 
