@@ -19,10 +19,16 @@ Examples:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import vit_tf
 from vit_tf.common.names import without_password
 from vit_tf.scripts import common
 from vit_tf.scripts.common import Arguments, Options, integer
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 MODEL = (*common.SMALL_VIT, *common.VIT)
 RECIPE = ("epochs", "learning_rate", "warmup_epochs", "schedule", "weight_decay", "clip_norm")
@@ -62,7 +68,6 @@ def run(options: Options) -> None:
     from vit_tf.training.evaluation import majority_accuracy
 
     recipe = vit_tf.Pretraining(**common.given(options, RECIPE))
-    augmentations = common.given(options, AUGMENTATIONS)
     common.prepare(options)
     data = {"image_size": options.image_size} | common.data_arguments(options)
     splits = ("train", "validation", "test")
@@ -73,20 +78,18 @@ def run(options: Options) -> None:
     shape = tuple(train.element_spec[0].shape[1:])
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = make_model(options, shape, num_classes)
-        # Images are augmented first: their patches are corrupted, and their colours predicted.
-        if augmentations:
-            train = vit_tf.data.augment(train, num_classes, seed=options.seed, **augmentations)
-        masks = {"grid": model.vit.token_grid, "preprocessing": model.vit.preprocessing}
-        masks |= {"seed": options.seed}
-        train = vit_tf.data.mask_patches(train, **masks)
-        others = [vit_tf.data.mask_patches(split, fixed=True, **masks) for split in others]
-        commonest = majority_accuracy(train, others[-1], model.num_classes, COUNTED)
+        masked = mask_splits((train, *others), model.vit, num_classes, options)
+        commonest = majority_accuracy(masked[0], masked[-1], model.num_classes, COUNTED)
         accuracy = common.train_and_test(
             model,
             recipe,
-            (train, *others),
+            masked,
             options,
-            {"name": without_password(options.data), **data, **augmentations},
+            {
+                "name": without_password(options.data),
+                **data,
+                **common.given(options, AUGMENTATIONS),
+            },
             saved=model.vit,
             commonest_colour_accuracy=commonest,
         )
@@ -105,3 +108,16 @@ def make_model(
     if options.variant:
         return vit_tf.MaskedPatchPrediction(vit_tf.ViT.from_variant(options.variant, **settings))
     return vit_tf.MaskedPatchPrediction(vit_tf.ViT(**common.SMALL_VIT | settings))
+
+
+def mask_splits(
+    splits: Sequence[tf.data.Dataset], vit: vit_tf.ViT, num_classes: int, options: Options
+) -> list[tf.data.Dataset]:
+    """Training, validation and test data for masked patch prediction, the first augmented."""
+    train, *others = splits
+    # Images are augmented first: their patches are corrupted, and their colours predicted.
+    if augmentations := common.given(options, AUGMENTATIONS):
+        train = vit_tf.data.augment(train, num_classes, seed=options.seed, **augmentations)
+    masks = {"grid": vit.token_grid, "preprocessing": vit.preprocessing, "seed": options.seed}
+    fixed = [vit_tf.data.mask_patches(split, fixed=True, **masks) for split in others]
+    return [vit_tf.data.mask_patches(train, **masks), *fixed]

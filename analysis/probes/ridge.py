@@ -14,7 +14,7 @@ import xarray as xr
 from vit_tf import TokenGrid
 from vit_tf.data.any_images import as_images
 from vit_tf.data.labels import batch_labels, require_counted, require_labels
-from vit_tf.features.conversion import LayerSelection, ModelLike, choose
+from vit_tf.features.conversion import LayerSelection, ModelLike, as_features, choose
 from vit_tf.features.features import Features, Taps, pick_taps
 from vit_tf.features.layers import Detail
 
@@ -430,15 +430,16 @@ def _sum_activations(totals: Totals, layer: str) -> float:
     return totals["x"][layer].sum() + squares.sum()
 
 
-def score_statistic(features: Features, probe: Probe) -> Statistic[xr.DataArray]:
+def score_statistic(features: ModelLike, probe: Probe) -> Statistic[xr.DataArray]:
     """Creates a `Statistic` over images and labels: the accuracy of a fitted `Probe`."""
+    model_features = as_features(features)
     state = {}
     for layer, (weight, intercept) in probe.weights.items():
         by_token = np.moveaxis(weight, 2, 1)  # (token, channel, l2, class)
         state[layer] = by_token.reshape(*by_token.shape[:2], -1), intercept
     return replace(
         _score_statistic(features, len(probe.l2), probe.num_classes, probe.tokens),
-        finish=lambda totals: _accuracy(totals, features, probe),
+        finish=lambda totals: _accuracy(totals, model_features, probe),
         state=state,
     )
 

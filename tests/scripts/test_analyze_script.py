@@ -221,7 +221,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([cnn, "--figures", "99"], "Received: '99'"),
         ([], "No MODEL is given"),
         ([tmp_path / "none.keras"], "Model file not found"),
-        ([tmp_path], "Expected path to be a SavedModel folder"),
+        ([tmp_path], "Cannot read the SavedModel"),
         ([cnn, tmp_path / "small.keras"], "cnn 16 x 16, small 8 x 8"),
         ([vit, "--image-size", "32"], "vit 16 x 16, --image-size 32 x 32"),
         ([tmp_path / "any.keras"], "specify --image-size"),

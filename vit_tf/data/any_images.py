@@ -271,6 +271,9 @@ def as_images(
             "Expected images to be an array, a PIL image, a path, a folder, a list of these, a "
             f"DataLoader of PyTorch or a tf.data.Dataset. Received: {type(images).__name__}{hint}"
         )
+    if np.ma.is_masked(images) or tf.as_dtype(images.dtype).is_complex:
+        received = "a masked array" if np.ma.is_masked(images) else f"complex type {images.dtype}"
+        raise ValueError(f"Expected images of real numbers, all known. Received: {received}")
     if len(images.shape) == 3 and images.shape[-1] in CHANNELS:
         images = images[None]
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:

@@ -1,13 +1,13 @@
 """Images in another size and range of values, as a `Preprocessing` says."""
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.data.preprocessing import Preprocessing
-
+# A `vit_tf.Preprocessing`, whose module imports this one.
+Preprocessing: TypeAlias = Any
 # The kernels of interpolations, in the words of `ScaleAndTranslate`.
 KERNELS = {
     "bilinear": "triangle",

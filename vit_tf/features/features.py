@@ -79,8 +79,8 @@ def no_class_scores(name: str, reason: str, vector: str | None) -> ValueError:
     """The error for a model without class scores, where these are read, and may be a vector."""
     example = f", scores={vector!r} if {vector!r} holds them" if vector else ""
     return ValueError(
-        f"Expected a model with class scores. Received: {name!r}, {reason}, as in a model without "
-        f"a classifier; name the layer of the scores with scores={example}"
+        f"{name!r} has no class scores: {reason}, as in a model without a classifier. If a layer "
+        f"returns class scores, name it with scores={example}"
     )
 
 

@@ -77,9 +77,10 @@ def _pair(value: Any) -> tuple[int, int] | None:
 def find_image_shape(model: Any) -> tuple[int, int, int]:
     """(height, width, channel) of the images that a module takes; tried where it is not known."""
     channels = num_image_channels(model.module)
-    size, processed = fixed_size(model.module), processed_size(model.module)
+    size: tuple[int, int] | None = fixed_size(model.module)
+    processed = processed_size(model.module)
     if size is None and (shape := pretrained_config(model.module).get("input_size")):
-        size = tuple(shape[1:])
+        size = shape[1], shape[2]
     # A size that the layers declare may be that of a table of positions, which is resized.
     sizes = [processed] if processed is not None and processed != size else []
     sizes += [] if size else [(side, side) for side in SIDES]

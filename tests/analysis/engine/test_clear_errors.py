@@ -25,7 +25,7 @@ def test_clips_are_no_images(rng):
 
 def test_a_single_logit_has_no_mistakes_but_gradients(images):
     model = keras.Sequential([keras.Input((16, 16, 3)), LAYERS.Flatten(), LAYERS.Dense(1)])
-    with pytest.raises(ValueError, match=r"a sigmoid.*shape \(example, 1\)"):
+    with pytest.raises(ValueError, match=r"one sigmoid.*shape \(example, 1\)"):
         analysis.mistakes(model, (images, np.arange(8) % 2))
     gradients = analysis.input_gradients(model, images, classes=[0])
     kernel = model.layers[-1].kernel.numpy().reshape(16, 16, 3)

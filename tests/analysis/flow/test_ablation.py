@@ -69,6 +69,7 @@ def test_the_one_head_that_carries_the_class_is_found(layer, head):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_graphs")  # with batches of any size, as without them 1 is static
 def test_a_last_lone_image_without_another_to_resample_from_is_reported():
     features = vit_tf.submodel(one_head_tells(0, 1), "*/heads", "logits")
     size = TOGETHER // (LAYERS * HEADS + 1)

@@ -95,7 +95,7 @@ def test_windows_that_do_not_fit(sizes):
 @pytest.mark.parametrize(
     ("grids", "words"),
     [
-        ((), "Expected a grid"),
+        ((), "Expected grid= to be"),
         ((TokenGrid(2, 3, 0, 4),), "as many rows as columns"),
         ((TokenGrid(3, 3, 0, 4),), r"known grid.*'means': \(4, 10, 3\)"),
     ],

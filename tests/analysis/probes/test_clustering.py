@@ -158,7 +158,7 @@ def test_errors(rng, features, tokens, words):
         (lambda masks: masks[:, 0], GRID, r"\(example, object, row, column\)"),
         (lambda masks: masks[:, :, :3], GRID, "2 x 3 tokens or 8 x 12 pixels"),
         (lambda masks: 2.0 * masks, GRID, r"\[0, 1\]"),
-        (lambda masks: masks, None, "Expected a grid"),
+        (lambda masks: masks, None, "Expected grid= to be"),
     ],
 )
 def test_errors_of_masks(rng, change, grid, words):

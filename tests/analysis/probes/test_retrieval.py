@@ -146,7 +146,7 @@ def last(truth, **change):
         (lambda a, d, t: {"truth": [{"easy": [], "hard": []}] * 7}, "query 0 with junk"),
         (lambda a, d, t: {"database": d * (np.arange(40) < 39)[:, None, None, None]}, "not zero"),
         (lambda a, d, t: {"queries": (0 * a, np.arange(7))}, "finite and not zero.*tokens"),
-        (lambda a, d, t: {"database": np.ones_like(d)}, "similarity to a query.*tokens, cubes"),
+        (lambda a, d, t: {"database": np.ones_like(d)}, "to every query at tokens, cubes"),
     ],
 )
 def test_errors(rng, change, words):

@@ -265,7 +265,7 @@ def test_floats_for_models_that_expect_other_values_are_refused_or_warned_of(tmp
     one, other = vit(1), vit(1)
     one.preprocessing = vit_tf.Preprocessing.from_range(SHAPE[:2], 0, 1)
     floats = np.random.default_rng(1).uniform(-1, 1, (12, *SHAPE)).astype("float32")
-    with pytest.raises(ValueError, match="models that expect different values"):
+    with pytest.raises(ValueError, match="models expect different pixel values"):
         make_report({"one": one, "other": other}, floats, folder=tmp_path)
     with pytest.raises(ValueError, match=r"values in \[0, 1\]. Received: values from"):
         make_report(one, 300 * floats, folder=tmp_path)

@@ -355,7 +355,7 @@ def test_errors(vit, tmp_path):
         vit_tf.submodel(Subclassed(), "*")
     with pytest.raises(ValueError, match="no such file"):
         vit_tf.load_features(tmp_path / "none.keras")
-    with pytest.raises(ValueError, match="Expected path to be an intact SavedModel folder"):
+    with pytest.raises(ValueError, match="Cannot read the SavedModel"):
         vit_tf.load_features(tmp_path)
     (tmp_path / "weights.txt").write_text("")
     with pytest.raises(ValueError, match=r"intact \.keras file.*weights\.txt', a truncated"):

@@ -196,7 +196,7 @@ def test_tokens_that_are_shuffled_have_no_grid(rng):
     config = transformers.ViTMAEConfig(**sizes, mask_ratio=0.0)
     model, images = transformers.ViTMAEModel(config).eval(), rng.uniform(-1, 1, (4, 32, 32, 3))
     with (
-        pytest.warns(UserWarning, match="shuffle its tokens"),
+        pytest.warns(UserWarning, match="shuffle tokens"),
         pytest.raises(ValueError, match="grid"),
     ):
         analysis.attention_distance(model, images.astype(np.float32))

@@ -318,7 +318,7 @@ class Double(nn.Module):
 
 
 def test_blocks_that_are_not_found_are_warned_of(images):
-    with pytest.warns(UserWarning, match="it has 3 blocks"):
+    with pytest.warns(UserWarning, match="has 3 blocks"):
         analysis.cka(randomized(UNet()), images)
 
 
