@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
 from vit_tf.data.batches import SIZE_NEEDED, explained_batches, require_finite_length
 from vit_tf.data.bundled import NAME, photographs
@@ -239,6 +240,7 @@ def as_images(
 ) -> np.ndarray | tuple | tf.data.Dataset:
     """`batch_images`, with images that are in memory as an array or a tuple of arrays."""
     # 8-bit and PIL images and files get the preprocessing; None leaves integers as they are.
+    leave_gpus_to_jax()
     images = in_known_form(images)
     if isinstance(images, tf.data.Dataset):
         return _from_dataset(images, preprocessing, rule)

@@ -57,7 +57,7 @@ def test_preprocessing_is_a_dict_and_back():
     ],
 )
 def test_preprocessing_refuses(fields, message):
-    with pytest.raises(ValueError, match=f"{message}.*Received"):
+    with pytest.raises(ValueError, match=message):
         Preprocessing(**{"size": (8, 8)} | fields)
 
 
