@@ -70,8 +70,7 @@ def layer_of_scores(name: str, layer: str | None, vectors: Mapping[str, str]) ->
 def cannot_be_split(name: str) -> ValueError:
     """The error for features whose scores are not computed from their last layer alone."""
     return ValueError(
-        "Expected a submodel whose scores depend on its last layer only. Received: "
-        f"{name!r}, which cannot be cut there"
+        f"{name!r} cannot be split at its last layer: its scores also depend on earlier layers"
     )
 
 
