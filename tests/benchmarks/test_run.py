@@ -127,9 +127,10 @@ def test_every_comparison_is_listed_and_errors_take_one_line(capsys):
     assert call(run.parse, run.run, ["--list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in (*harness.MODULES, "growth"))
-    for wrong in (["--what", "speed"], ["--rounds", "0"]):
-        assert call(run.parse, run.run, wrong) == 2
-        assert "Expected --" in capsys.readouterr().err
+    wrong = {"Unknown --what": ["--what", "speed"], "Expected --rounds": ["--rounds", "0"]}
+    for words, arguments in wrong.items():
+        assert call(run.parse, run.run, arguments) == 2
+        assert words in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -218,7 +218,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
     tiny_cnn(None).save(tmp_path / "any.keras")
     cnn, vit, saved = files / "cnn.keras", files / "vit.keras", files / "exported"
     for arguments, message in [
-        ([cnn, "--figures", "99"], "Received: '99'"),
+        ([cnn, "--figures", "99"], "Unknown --figures: '99'"),
         ([], "No MODEL is given"),
         ([tmp_path / "none.keras"], "Model file not found"),
         ([tmp_path], "Cannot read the SavedModel"),

@@ -156,7 +156,7 @@ def test_what_labels_alone_determine_is_refused_where_they_are_none(as_batches):
     ):
         with pytest.raises(ValueError, match=word):
             measure(labels)
-    with pytest.raises(ValueError, match="with labels"):
+    with pytest.raises(ValueError, match="train needs labels"):
         analysis.ridge_probe(features, IMAGES, (IMAGES, LABELS))
     with pytest.raises(ValueError, match="as many labels"):
         analysis.clustering(features, (IMAGES, LABELS[:20]), 3, "all")

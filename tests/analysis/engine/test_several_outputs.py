@@ -47,12 +47,12 @@ def gradients(model, **options):
 def test_named_vectors_do_not_count_as_scores_by_their_order(make):
     model = make(lambda aux, pred: {"aux": aux, "pred": pred})
     alone = make(lambda aux, pred: pred)
-    with pytest.raises(ValueError, match=r"scores=.*aux.*aux_head.*pred.*head"):
+    with pytest.raises(ValueError, match=r"several outputs.*aux.*aux_head.*pred.*head.*scores="):
         gradients(model)
     for name in ("pred", "head"):
         np.testing.assert_allclose(gradients(model, scores=name), gradients(alone), rtol=1e-4)
     labelled = IMAGES, np.array([0, 1])
-    with pytest.raises(ValueError, match=r"scores=.*pred"):
+    with pytest.raises(ValueError, match=r"pred.*scores="):
         analysis.mistakes(model, labelled)
     right = analysis.mistakes(alone, labelled)
     np.testing.assert_array_equal(

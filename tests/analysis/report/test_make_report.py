@@ -208,7 +208,7 @@ def test_models_that_cannot_have_a_report_are_refused_at_once(models, words, ima
 
 def test_a_number_of_a_figure_may_be_a_number():
     assert lookup_figures([1]) == lookup_figures(["1"])
-    with pytest.raises(ValueError, match="Received: '99'"):
+    with pytest.raises(ValueError, match="Unknown figure: '99'"):
         make_report({"a": len}, np.zeros((4, *SHAPE)), figures=99, folder="none")
 
 
@@ -224,7 +224,7 @@ def test_a_report_of_others_is_not_replaced(of_mix, images, tmp_path, ending):
     folder.mkdir()
     page = folder / "report.html"
     page.write_text("<html>my thesis</html>")
-    with pytest.raises(ValueError, match=r"report.html.* did not write"):
+    with pytest.raises(ValueError, match=r"report.html.* not written by vit_tf"):
         make_report(of_mix(("CNN",)), images, figures=["1"], folder=f"{folder}{ending}")
     assert page.read_text() == "<html>my thesis</html>" and list(tmp_path.rglob("*.*")) == [page]
 

@@ -124,7 +124,7 @@ def broken(batch):
         (still, {}, r"constant token: block00 \(token 0\)"),
         (broken, {}, "finite.*broken"),
         (mixed, {"tokens": [7]}, r"from 0 to 6.*\[7\]"),
-        (mixed, {"tokens": []}, "tokens among"),
+        (mixed, {"tokens": []}, "tokens from 0 to 6"),
         (mixed, {"grid": TokenGrid(3, 2, 1, 4)}, "tile the images.*8 x 12"),
         (mixed, {"grid": TokenGrid(3, 2, 0, 4)}, "'one' of shape"),
         (mixed, {"grid": None}, "on a grid"),

@@ -225,7 +225,7 @@ statistic = partial(analysis.similarities.statistic, None)
         (lambda: analysis.linear_predictivity(0.1, 1), "folds"),
         (lambda: analysis.similarities({"a": np.eye(9)}, measures=["mutual_knn"]), "at least 12"),
         (lambda: analysis.similarities({"a": NOT_FINITE}, measures=["procrustes"]), "NaN.*at a"),
-        (lambda: analysis.similarities({"a": np.eye(9)}, np.eye(9)), "no images"),
+        (lambda: analysis.similarities({"a": np.eye(9)}, np.eye(9)), "without images"),
     ],
 )
 def test_errors(make, word):

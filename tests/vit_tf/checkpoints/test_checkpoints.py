@@ -208,7 +208,7 @@ def test_heads_follow_from_published_sizes():
         assert timm_heads(*size) == heads
     # The small ViT of early timm has 8 heads in 8 layers of as many channels as a base one.
     with pytest.raises(
-        ValueError, match=r"inferred from .* 8 layers of 768 channels.*num_heads=None"
+        ValueError, match=r"Specify num_heads.*8 layers of 768 channels.*num_heads=None"
     ):
         timm_heads(768, 8)
     assert timm_heads(768, 8, num_heads=8) == 8

@@ -136,7 +136,7 @@ def test_a_dinov2_opens_at_the_size_of_its_processor(name, models, written):
     """That of `facebook/dinov2-base` is 224, of weights for 518 pixels."""
     reference, folder = written(name)
     change(folder, "preprocessor_config.json", crop_size={"height": 12, "width": 12})
-    with pytest.warns(UserWarning, match="12 x 12 pixels, as its image processor.*20 x 20"):
+    with pytest.warns(UserWarning, match="12 x 12 pixels of its image processor.*20 x 20"):
         model = vit_tf.load_pretrained(folder)
     assert model.image_shape == (12, 12, 3) and model.preprocessing.size == (12, 12)
     images = pictures(model.image_shape)
@@ -332,7 +332,7 @@ def test_tokens_and_images_of_dinov3(written):
     fields |= {"image_processor_type": "DINOv3ViTImageProcessorFast", "do_center_crop": None}
     fields |= {"image_mean": IMAGENET["mean"], "size": {"height": 32, "width": 32}}
     (folder / "preprocessor_config.json").write_text(json.dumps(fields))
-    with pytest.warns(UserWarning, match="32 x 32 pixels, as its image processor.*20 x 20"):
+    with pytest.warns(UserWarning, match="32 x 32 pixels of its image processor.*20 x 20"):
         model = vit_tf.load_pretrained(folder)
     assert model.preprocessing.size == (32, 32) and model.preprocessing.crop is None
     assert model.preprocessing.mean == IMAGENET["mean"]

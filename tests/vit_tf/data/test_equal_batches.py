@@ -225,7 +225,7 @@ def test_classes_of_a_folder_are_those_of_the_model_or_refused(tmp_path, own, na
         assert measured().intact_accuracy == accuracy
         return
     for measure in (measured, lambda: analysis.mistakes(model, tmp_path)):
-        with pytest.raises(ValueError, match=r"classes of the model.*Received: data of"):
+        with pytest.raises(ValueError, match=r"4 classes.*Received: data of"):
             measure()
 
 
