@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
+from vit_tf.common.names import format_list
 from vit_tf.data.any_images import (
     ImagesLike,
     as_images,
@@ -141,6 +142,7 @@ def prepare_labelled(
     models, sets = _convert_images([features], given, given, keep_order, num_classes=num_classes)
     if list(given) == ["train"] and "test" in data:
         sets = split_examples(sets[0])
+    sets = [match_labels(images, sets[0]) for images in sets]
     num_classes = _count_classes(models[0], sets) if num_classes is None else num_classes
     rule = IN_ORDER if keep_order else RANDOM
     return models[0], [batch_arrays(images, rule) for images in sets], num_classes
@@ -308,6 +310,28 @@ def require_labelled(name: str, images: Any, num_classes: int | None = None) -> 
         require_label_type(parts[1], num_classes, name)
     else:
         require_labels(np.asarray(parts[1]), num_classes, name, count=len(parts[0]))
+
+
+def match_labels(images: Any, train: Any) -> Any:
+    """Images with the labels that their classes have in a first data set, matched by name."""
+    own, names = (getattr(dataset, "class_names", None) for dataset in (train, images))
+    if not own or not names or tuple(own) == tuple(names):
+        return images
+    others = [name for name in names if name not in own]
+    if others:
+        raise ValueError(
+            f"Expected test images of the classes of the training images, {format_list(own)}. "
+            f"Received: {format_list(others)}, which are not among them"
+        )
+    numbers = np.array([tuple(own).index(name) for name in names])
+
+    def relabel(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        known = tf.gather(tf.constant(numbers, labels.dtype), tf.maximum(labels, 0))
+        return images, tf.where(labels < 0, labels, known)  # -1 is a label that is not known
+
+    matched = images.map(relabel)
+    matched.class_names = own
+    return matched
 
 
 def split_examples(images: tuple | tf.data.Dataset) -> list[Any]:

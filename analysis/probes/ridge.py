@@ -22,7 +22,7 @@ from ..engine.accessors import ResultDataset
 from ..engine.least_squares import BIAS, classify, fit_classifier, ridge_weights
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import Pooled, pool, pooled_statistic_of, tokens_of
-from ..engine.preparation import Batches, ImagesLike, prepare_labelled
+from ..engine.preparation import Batches, ImagesLike, match_labels, prepare_labelled
 from ..engine.results import (
     ALL,
     EACH,
@@ -271,7 +271,10 @@ def _fit_probe(
     statistic = score_statistic(features, replace(probes[0], weights=weights))
     expects = features.facts.preprocessing
     return lambda data: evaluate(
-        statistic, as_images(data, expects), features, description="ridge probes: test"
+        statistic,
+        match_labels(as_images(data, expects), train),
+        features,
+        description="ridge probes: test",
     )
 
 

@@ -293,6 +293,8 @@ def _from_path(
     layout = scan(text)
     splits = (layout.splits[split] for split in SPLITS if split in layout.splits)
     paths, labels = map(np.concatenate, zip(*splits, strict=True))
+    order = np.argsort(paths, kind="stable")  # of all splits, as a pattern of paths has them
+    paths, labels = paths[order], labels[order]
     return _read_files(
         paths, labels, layout.class_names, _require_preprocessing(preprocessing), rule
     )
@@ -463,7 +465,10 @@ def _as_pair(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def _image_spec(dataset: tf.data.Dataset) -> tf.TensorSpec:
     spec = dataset.element_spec
-    return spec[0] if isinstance(spec, tuple) else spec
+    images = spec[0] if isinstance(spec, tuple) else spec
+    if not hasattr(images, "shape"):
+        raise ValueError(f"Expected batches of images, or of (images, labels). Received: {spec}")
+    return images
 
 
 def _ends_in_weights(others: Sequence) -> bool:

@@ -457,7 +457,7 @@ def read_class_list(path: str | os.PathLike) -> tuple[str, ...]:
     try:
         # As TensorFlow reads the images, in any of its file systems.
         with tf.io.gfile.GFile(os.path.expanduser(path), "rb") as file:
-            lines = file.read().decode().splitlines()
+            lines = file.read().decode("utf-8-sig").splitlines()
     except (OSError, ValueError, tf.errors.OpError) as error:
         raise ValueError(
             f"Cannot read the list of classes {str(path)!r}: {file_error(error, path)}"

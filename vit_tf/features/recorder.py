@@ -480,6 +480,22 @@ def _named_nodes(model: keras.Model) -> dict[str, Any]:
     return nodes
 
 
+def with_free_batch(model: keras.Model) -> keras.Model:
+    """A model for batches of any size: a Sequential that its first call has built knows only one.
+
+    It shares the layers of the model. Other models are returned as they are.
+    """
+    inputs = getattr(model, "inputs", None) if isinstance(model, keras.Sequential) else None
+    if not inputs or inputs[0].shape[0] is None:
+        return model
+    images = keras.Input(inputs[0].shape[1:], dtype=inputs[0].dtype)
+    free = keras.Sequential([images, *model.layers], name=model.name)
+    for name in ("preprocessing", "class_names"):
+        if hasattr(model, name):
+            setattr(free, name, getattr(model, name))
+    return free
+
+
 def functional_graph(model: Any) -> Any:
     """The functional model that a model is or, for a Sequential, runs; None if subclassed."""
     graph = getattr(model, "_functional", None) or model
@@ -501,7 +517,7 @@ def input_spec(model: keras.Model) -> tuple[tuple[int | None, ...], str]:
                 "inputs; fix the others in a function of images, lambda images: "
                 "{'features': keras.Model(model.inputs, layer.output)([images, others])}"
             )
-        return model.inputs[0].shape, model.inputs[0].dtype
+        return (None, *model.inputs[0].shape[1:]), model.inputs[0].dtype
     shape = (model.get_build_config() or {}).get("input_shape")
     if not model.built or not shape:
         raise ValueError(f"{model.name!r} is not built: call it on a batch of images once")

@@ -1,9 +1,13 @@
 """Labels that are no classes are refused with one message, whatever is measured."""
 
+from functools import partial
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
+from PIL import Image
 
 import vit_tf
 from vit_tf import analysis
@@ -193,3 +197,31 @@ def test_labels_after_the_images_are_their_labels(form):
     assert ours.identical(analysis.knn_accuracy(model, *pairs, **options))
     with pytest.raises(ValueError, match="Expected features to be a callable"):
         analysis.cka(model, images, given, given)
+
+
+def test_classes_of_two_folders_are_matched_by_name(tmp_path, rng):
+    # The colour of an image is its class, so that every probe that knows the classes is right.
+    images = keras.Input((8, 8, 3))
+    x = keras.layers.DepthwiseConv2D(1, depthwise_initializer="ones")(images)
+    x = keras.layers.GlobalAveragePooling2D(name="colour")(x)
+    model = keras.Model(images, keras.layers.Dense(3)(x))
+    model.preprocessing = vit_tf.Preprocessing.from_range((8, 8), 0, 1)
+    names = ("ant", "bee", "cat")
+    for split, classes in (("train", names), ("test", ("ant", "cat"))):
+        for name in classes:
+            folder = tmp_path / split / name
+            folder.mkdir(parents=True)
+            for k in range(6):
+                pixels = rng.integers(0, 20, (8, 8, 3)).astype(np.uint8)
+                pixels[..., names.index(name)] += 200
+                Image.fromarray(pixels).save(folder / f"{k}.png")
+    train, test = tmp_path / "train", tmp_path / "test"
+    for probe in (
+        analysis.ridge_probe,
+        analysis.linear_probe,
+        partial(analysis.knn_accuracy, k=3),
+    ):
+        np.testing.assert_array_equal(probe(model, train, test, layers="colour"), 1)
+    (test / "cat").rename(test / "bat")
+    with pytest.raises(ValueError, match=r"training images.*Received: bat, which"):
+        analysis.ridge_probe(model, train, test, layers="colour")

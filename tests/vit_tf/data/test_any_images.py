@@ -293,3 +293,19 @@ def test_labels_that_are_no_integers_are_explained():
         ValueError, match=r"argmax\(labels, axis=1\) makes integers of one-hot rows"
     ):
         analysis.mistakes(model, one_hot)
+
+
+def test_the_images_of_a_folder_come_in_the_order_of_their_names(tmp_path):
+    for number in range(10):
+        Image.fromarray(np.full((4, 4, 3), 25 * number, np.uint8)).save(tmp_path / f"{number}.png")
+    for images in (tmp_path, f"{tmp_path}/*.png"):
+        read = as_array(as_images(images, Preprocessing.from_range((4, 4), 0, 255), IN_ORDER))
+        np.testing.assert_array_equal(read.mean((1, 2, 3)), 25 * np.arange(10))
+
+
+def test_batches_that_do_not_begin_with_images_are_refused():
+    paths = tf.data.Dataset.from_tensor_slices((["a.png"], np.zeros((1, 4, 4, 3)))).map(
+        lambda path, image: ((path, path), image)
+    )
+    with pytest.raises(ValueError, match="Expected batches of images"):
+        as_images(paths)

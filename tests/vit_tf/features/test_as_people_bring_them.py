@@ -126,3 +126,22 @@ def test_a_map_style_dataset_of_torch_and_other_containers(images):
     np.testing.assert_allclose(found, expected, atol=1e-6)
     with pytest.raises(ValueError, match="concatenate its batches"):
         vit_tf.extract_features(module, (x for x in [images]), layers="conv")
+
+
+def test_a_sequential_model_that_its_first_call_has_built_is_measured():
+    images = np.random.default_rng(0).uniform(size=(12, 16, 16, 3)).astype("float32")
+    model = keras.Sequential(
+        [
+            keras.layers.Conv2D(8, 3, 2, activation="relu", name="first"),
+            keras.layers.Conv2D(8, 3, 2, activation="relu", name="second"),
+            keras.layers.GlobalAveragePooling2D(name="pooled"),
+            keras.layers.Dense(3),
+        ]
+    )
+    model.predict(images[:5], verbose=0)  # whose size is not that of later batches
+    features = analysis.extract_features(model, images)
+    assert list(features) == ["first", "second", "pooled"]
+    right = model.layers[2](model.layers[1](model.layers[0](images)))
+    np.testing.assert_allclose(features["pooled"], right, rtol=1e-5)
+    scores = vit_tf.submodel(model, "dense*")(images)  # with the weights of the model
+    np.testing.assert_allclose(*scores.values(), model.layers[3](right), rtol=1e-5)
