@@ -337,7 +337,7 @@ def test_cka_is_the_same_in_calls_reports_and_records(surfaces, request):
 @kinds(WHOLE, long=FOUND_ONLY)
 def test_attention_distance_is_the_same_in_calls_and_reports(surfaces):
     if layers_or_none(surfaces.study.layers, "attention") is None:
-        with pytest.raises(ValueError, match="No attention weights found"):
+        with pytest.raises(ValueError, match="Attention weights not found"):
             analysis.attention_distance(surfaces.model, surfaces.images)
         with pytest.raises(NotApplicable):
             surfaces.study.require_attention()

@@ -16,9 +16,11 @@ def require_label_type(
     is_text = getattr(labels.dtype, "kind", None) in ("U", "S", "O") or labels.dtype == tf.string
     kind = "text" if is_text else tf.as_dtype(labels.dtype).name
     if shape.rank not in (1, None) or "int" not in kind:
-        received = f"{subset} labels of shape {shape} and type {kind}: argmax(labels, axis=1) "
-        received += "makes integers of one-hot rows, np.unique(labels, return_inverse=True)[1] of "
-        _refuse(num_classes, f"{received} text or of numbers")
+        way = "argmax(labels, axis=1) makes integers of one-hot rows, "
+        way += "np.unique(labels, return_inverse=True)[1] of text or of numbers"
+        if (shape.rank or 0) > 2:
+            way = "measurements need one label for each image, not masks"
+        _refuse(num_classes, f"{subset} labels of shape {shape} and type {kind}: {way}")
 
 
 def require_labels(

@@ -347,7 +347,7 @@ def require_layers_of_kind(facts: ModelFacts, kind: str, block: str, detail: Det
     )
     if not layers and kind != "scores":
         raise ValueError(
-            f"No {KINDS[kind].lacks} found in {facts.name!r}: "
+            f"{KINDS[kind].lacks.capitalize()} not found in {facts.name!r}: "
             f"{facts.reasons.get('layers', 'specify layers=')}"
         )
     if kind != "scores":

@@ -42,6 +42,7 @@ MEASURES = {
 SHAPES = {
     "one-hot": (np.eye(3, dtype="float32")[LABELS], ", 3"),
     "integers, one-hot": (np.eye(3, dtype="int64")[LABELS], ", 3"),
+    "masks": (np.zeros((len(LABELS), 4, 4), "int64"), "one label for each image"),
     "real": (LABELS.astype("float32"), "float32"),
     "bool": (LABELS > 0, "bool"),
     "text": (np.array(["a", "b", "c"])[LABELS], "text"),
