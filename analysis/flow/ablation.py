@@ -18,7 +18,7 @@ from vit_tf.data.equal_batches import split_batches
 from vit_tf.data.labels import batch_labels, require_counted
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
-from vit_tf.features.layers import Detail, Shape
+from vit_tf.features.layers import Detail, Shape, is_shared_by_heads
 from vit_tf.features.structure import OF_SUBLAYERS
 from vit_tf.features.tokens import as_grid
 
@@ -97,7 +97,8 @@ def head_ablation(
 
     Raises:
         ValueError: if the features are not a submodel that returns outputs of heads and the scores,
-            if `replacement` is unknown, or if scores are not finite.
+            if several heads share values (grouped-query attention), if `replacement` is unknown, or
+            if scores are not finite.
 
     Examples:
         >>> effect = analysis.head_ablation(vit, (images, labels))
@@ -118,6 +119,12 @@ def head_ablation(
         raise ValueError(
             "Expected outputs of heads of shape (token, head, channel) for each example. "
             f"Received: {unlike}"
+        )
+    if shared := [tap for tap in shapes if is_shared_by_heads(tap, features.facts.shapes)]:
+        raise ValueError(
+            "Expected a layer with one set of values for each head. Received: "
+            f"{format_list(shared)}, grouped-query attention, in which several heads share values, "
+            "so the heads cannot be removed one by one. Select other layers with layers="
         )
     # A first pass computes the means that replace the outputs of heads in the second one.
     means = means_to_insert(features, images, list(shapes), replacement, "means of heads")

@@ -11,6 +11,7 @@ from keras import ops
 
 from vit_tf.common.backend import Tensor
 from vit_tf.features import recorder
+from vit_tf.features.layers import query_of
 from vit_tf.features.recorder import named_layers, split_weights
 
 FAR = 1e-3  # share of a layer's largest output, from which the weights are not what it used
@@ -50,6 +51,24 @@ def computed_weights(model: keras.Model, taps: Iterable) -> dict[str, tuple]:
             if f"{path}/weights{call}" not in taps:
                 sources[f"{path}/weights{call}"] = (tap, f"{path}/key{call}")
     return sources
+
+
+def grouped_queries(model: keras.Model, taps: Iterable[str]) -> dict[str, tuple]:
+    """Shapes of the queries whose values are among some taps, of grouped-query attention layers.
+
+    `model` may be a submodel, whose layers have longer paths than its taps.
+    """
+    layers = {
+        f"/{path}/value": layer
+        for path, layer in named_layers(model)
+        if isinstance(layer, keras.layers.GroupQueryAttention)
+    }
+    return {
+        query_of(tap): (None, layer.num_query_heads, layer.head_dim)
+        for tap in taps
+        for path, layer in layers.items()
+        if path.endswith("/" + tap.partition("@")[0])
+    }
 
 
 class MaskedCalls:

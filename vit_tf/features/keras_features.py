@@ -14,6 +14,7 @@ from keras.layers import Conv2D
 
 from vit_tf.common.names import match
 from vit_tf.features import edits, recorder
+from vit_tf.features.attention_weights import grouped_queries
 from vit_tf.features.class_names import find_class_names
 from vit_tf.features.features import (
     ClassScores,
@@ -201,7 +202,10 @@ def keras_features(
         shapes = shapes_of_submodel(model)
         structure = structure_of_outputs(model.taps, shapes)
         facts = replace(
-            declared_facts(model), layers=model.taps, shapes=shapes, structure=structure
+            declared_facts(model),
+            layers=model.taps,
+            shapes={**grouped_queries(model, model.taps), **shapes},
+            structure=structure,
         )
         return KerasFeatures(model, facts)
     described, declared = describe_taps(model), declared_facts(model)
@@ -229,7 +233,15 @@ def keras_features(
     def infer_grid(layers: Sequence[str], graph: ModelGraph | None = None) -> TokenGrid | None:
         if sizes is None or (not patch_size and has_oblong_patches):
             return None
-        inferred = grid_of_shapes(layers, facts.shapes, sizes, graph, patch_size, prefix)
+        inferred = grid_of_shapes(
+            layers,
+            facts.shapes,
+            sizes,
+            graph,
+            patch_size,
+            prefix,
+            model_layers=described.graph.representations,
+        )
         return with_prefix_first(inferred, features, facts.shapes, image_shape)
 
     inferring = None if declared.grid else infer_grid

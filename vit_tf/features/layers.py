@@ -5,6 +5,8 @@ all use `layers_of`. It decides by the names, shapes and structure of a model, i
 """
 
 import fnmatch
+import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -216,7 +218,19 @@ def _heads(model: _Model) -> list[str]:
     """The outputs of heads; of Keras' attention layers the values, which they are means of."""
     values = model.matching("*/value", "*/value@*")
     values = [tap for tap in values if len(model.shapes.get(tap, ())) == 3]
+    values = [tap for tap in values if not is_shared_by_heads(tap, model.shapes)]
     return model.matching("*/heads", "*/heads@*") or values
+
+
+def is_shared_by_heads(tap: str, shapes: Mapping[str, Shape]) -> bool:
+    """Whether a tap holds values that several heads share, as in grouped-query attention."""
+    query = shapes.get(query_of(tap), ()) if is_part(tap, "value") else ()
+    return len(query) == 3 and query[1] != shapes[tap][1]
+
+
+def query_of(value: str) -> str:
+    """The tap of the queries of an attention layer whose values are a tap."""
+    return re.sub(r"value(@\d+)?$", r"query\1", value)
 
 
 def _block_heads(model: _Model) -> list[str]:
@@ -330,18 +344,51 @@ def grid_of_shapes(
     graph: ModelGraph | None = None,
     patch_size: int | None = None,
     prefix: int | None = None,
+    model_layers: Iterable[str] = (),
 ) -> TokenGrid | None:
     """`infer_grid` of the representations, or of all `taps` where no graph shows which these are.
 
-    If these have no tokens, the number of tokens is inferred from attention weights.
+    If these have no tokens, the number of tokens is inferred from attention weights. None with a
+    warning if the model may prune or merge tokens, as `model_layers` show: all representations,
+    by default the layers that the grid is inferred from. A grid of a known patch size is that of
+    all tokens, and is kept.
     """
     taps = [tap for tap in taps if tap in shapes]
-    held = taps if graph is None else [tap for tap in graph.representations if tap in shapes]
-    held = [shapes[tap] for tap in held if not is_part(tap, "weights", "heads", "value")]
-    weights = [shapes[tap][:0:-1] for tap in taps if is_part(tap, "weights")]
-    weights = [shape for shape in weights if len(shape) == 2]
+    layers = taps if graph is None else [tap for tap in graph.representations if tap in shapes]
+    held = [shapes[tap] for tap in layers if not is_part(tap, "weights", "heads", "value")]
+    weights = [shapes[tap] for tap in taps if is_part(tap, "weights")]
+    weights = [(shape[2], shape[0]) for shape in weights if len(shape) == 3]  # key, head
     grid = infer_grid(held, image_size, patch_size, prefix)
-    return grid or infer_grid(weights, image_size, patch_size, prefix)
+    grid = grid or infer_grid(weights, image_size, patch_size, prefix)
+    of_model = [shapes[tap] for tap in model_layers] or [*held, *weights]
+    if grid is None or patch_size or not (counts := pruned_counts(grid, of_model)):
+        return grid
+    warnings.warn(
+        f"The number of tokens changes between layers of the same width: {counts}, as in models "
+        "that prune or merge tokens, so that their positions are unknown. No token grid is "
+        "inferred. For layers whose tokens lie on a grid, specify layers= and grid=",
+        stacklevel=6,
+    )
+    return None
+
+
+def pruned_counts(grid: TokenGrid, shapes: Iterable[Shape]) -> list[int]:
+    """Numbers of tokens, in depth order, of a model that does not keep those of a grid.
+
+    Models with stages, each on a grid of its own, have more channels where they have fewer tokens;
+    models that prune or merge tokens do not. Empty if the layers of the same width have all tokens
+    of the grid, and a few prefix tokens. The last layer may pool them to a few.
+    """
+    sequences = [cast(tuple[int, int], s) for s in shapes if len(s) == 2 and None not in s]
+    sequences = [shape for shape in sequences if shape[0] > 1]
+    for _, stage in itertools.groupby(sequences, key=lambda shape: shape[1]):
+        counts = [count for count, _ in stage]
+        *others, last = counts
+        kept = others if last <= MOST_PREFIX_TOKENS and last not in others else counts
+        most = grid.num_spatial + max(MOST_PREFIX_TOKENS, grid.prefix)
+        if grid.num_tokens in counts and not all(grid.num_spatial <= n <= most for n in kept):
+            return list(dict.fromkeys(counts))
+    return []
 
 
 def warn_of_missed_blocks(name: str, graph: ModelGraph) -> None:

@@ -2,6 +2,7 @@
 
 import warnings
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -236,3 +237,27 @@ def test_features_that_are_no_submodel_and_labels_of_other_classes_are_refused(v
     heads = vit_tf.submodel(vit, "block00/*/heads", "logits")
     with pytest.raises(ValueError, match="integer labels"):
         analysis.head_ablation(heads, (data[0], data[1] + 2))
+
+
+@pytest.mark.usefixtures("in_graphs")
+def test_heads_that_share_values_are_refused():
+    """Of a model of grouped queries: 4 heads share 2 values; and of one with as many of both."""
+
+    def model_with(attention):
+        keras.utils.set_random_seed(0)
+        images = keras.Input((SIDE, SIDE, 1))
+        x = keras.layers.Reshape((4, 16))(keras.layers.Conv2D(16, 8, 8)(images))
+        x = keras.layers.Add()([x, attention(x, x)])
+        x = keras.layers.GlobalAveragePooling1D()(x)
+        return keras.Model(images, keras.layers.Dense(2, name="scores")(x))
+
+    data = bright_and_dark(8)
+    grouped = model_with(keras.layers.GroupQueryAttention(4, 4, 2, name="attention"))
+    with pytest.raises(ValueError, match="No outputs of attention heads found"):
+        analysis.head_ablation(grouped, data)
+    submodel = vit_tf.submodel(grouped, "attention/value", "scores")
+    for model, layers in ((grouped, "*/value"), (submodel, None)):
+        with pytest.raises(ValueError, match="attention/value, grouped-query attention"):
+            analysis.head_ablation(model, data, "scores", layers=layers)
+    single = model_with(keras.layers.GroupQueryAttention(4, 4, 4, name="attention"))
+    assert analysis.head_ablation(single, data).sizes["head"] == 4

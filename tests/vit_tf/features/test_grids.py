@@ -1,7 +1,9 @@
 """A grid is given as a `TokenGrid`, as a pair (rows, columns) or not at all, by one function."""
 
 import functools
+import warnings
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +12,7 @@ import xarray as xr
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.objects.dense_features import maps_of
+from vit_tf.features.layers import grid_of_shapes
 from vit_tf.features.tokens import as_grid
 
 GRID = TokenGrid(2, 3, 1, 8)
@@ -178,3 +181,94 @@ def test_pairs_that_do_not_tile_the_images_are_refused(shape):
 def test_taps_that_are_no_attention_raise_before_the_grid(data):
     with pytest.raises(ValueError, match=r"as many queries as keys. Received: 'x' of shape"):
         analysis.attention_distance(lambda images: {"x": images}, data[0], (2, 3))
+
+
+GRIDS_OF_LENGTHS = {
+    "vit": ([(17, 8)] * 3, TokenGrid(4, 4, 1, 8)),
+    "late CLS token": ([(16, 8), (16, 8), (17, 8)], TokenGrid(4, 4, 1, 8)),
+    "dropped CLS token": ([(17, 8), (17, 8), (16, 8)], TokenGrid(4, 4, 0, 8)),
+    "class attention": ([(17, 8), (17, 8), (1, 8), (1, 8)], TokenGrid(4, 4, 1, 8)),
+    "pooled to 3 tokens": ([(16, 8), (16, 8), (3, 8)], TokenGrid(4, 4, 0, 8)),
+    "stages": ([(64, 8), (64, 8), (16, 16), (16, 16), (4, 32)], TokenGrid(2, 2, 0, 16)),
+    "stages with merged patches": (
+        [(64, 8), (16, 32), (16, 16), (4, 64), (4, 32)],
+        TokenGrid(2, 2, 0, 16),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRIDS_OF_LENGTHS)
+def test_the_grid_of_sequences_is_that_of_all_of_one_width(name):
+    shapes, expected = GRIDS_OF_LENGTHS[name]
+    layers = {str(number): shape for number, shape in enumerate(shapes)}
+    assert grid_of_shapes(layers, layers, (32, 32)) == expected
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [17, 5, 5],
+        [17, 7, 7],
+        [17, 10, 10],
+        [65, 46, 33, 24],
+        [64, 16, 16],
+        [65, 63, 61, 59, 57],
+        [17, 15, 13, 11, 9],
+    ],
+)
+@pytest.mark.parametrize("part", ["", "/attention/weights"])
+def test_pruned_tokens_have_no_grid(counts, part):
+    size = (64, 64) if counts[0] > 60 else (32, 32)
+    shapes = {f"{i}{part}": (2, n, n) if part else (n, 2) for i, n in enumerate(counts)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert grid_of_shapes(shapes, shapes, size) is None
+    assert all("prune or merge tokens" in str(each.message) for each in caught)
+
+
+class _Pruned(keras.layers.Layer):
+    """Keeps the CLS token and the first 4 patches."""
+
+    def call(self, tokens):
+        return tokens[:, :5]
+
+
+class _WithCLS(keras.layers.Layer):
+    """Tokens after one more, and positions."""
+
+    def build(self, shape):
+        self.cls = self.add_weight(shape=(1, 1, shape[-1]), initializer="normal")
+        self.positions = self.add_weight(shape=(shape[1] + 1, shape[-1]), initializer="normal")
+
+    def call(self, tokens):
+        cls = keras.ops.repeat(self.cls, keras.ops.shape(tokens)[0], axis=0)
+        return keras.ops.concatenate([cls, tokens], axis=1) + self.positions
+
+
+def test_attention_distance_of_a_model_that_prunes_tokens_is_refused(rng):
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    images = keras.Input((32, 32, 3))
+    x = _WithCLS()(layers.Reshape((16, 8))(layers.Conv2D(8, 8, 8)(images)))
+    for number in range(3):
+        y = layers.LayerNormalization()(x)
+        x = layers.Add()([x, layers.MultiHeadAttention(2, 4, name=f"attention{number}")(y, y)])
+        x = layers.Add()([x, layers.Dense(8, "gelu")(layers.LayerNormalization()(x))])
+        x = _Pruned()(x) if number == 0 else x
+    model = keras.Model(images, layers.Dense(3)(layers.GlobalAveragePooling1D()(x)))
+    noise = rng.uniform(-1, 1, (4, 32, 32, 3)).astype("float32")
+    for chosen in (None, "*/weights", "attention1/weights"):
+        with (
+            pytest.warns(UserWarning, match=r"same width: \[17, 5\]"),
+            pytest.raises(ValueError, match=r"Expected grid= to be"),
+        ):
+            analysis.attention_distance(model, noise, layers=chosen)
+    grid = TokenGrid(4, 4, 1, 8)
+    with pytest.warns(UserWarning, match="prune or merge tokens"):
+        found = analysis.attention_distance(model, noise, grid, layers="attention0/weights")
+    with pytest.raises(ValueError, match="attention1/weights"):
+        analysis.attention_distance(model, noise, grid)
+    weights = vit_tf.submodel(model, "attention0/weights")(noise)["attention0/weights"].numpy()
+    weights = weights[:, :, 1:, 1:] / weights[:, :, 1:, 1:].sum(-1, keepdims=True)
+    expected = (weights * grid.distances()).sum(-1).mean((0, 2))
+    np.testing.assert_allclose(found.values[0], expected, rtol=1e-4)
