@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -61,7 +61,7 @@ def grouped_queries(model: keras.Model, taps: Iterable[str]) -> dict[str, tuple]
     layers = {
         f"/{path}/value": layer
         for path, layer in named_layers(model)
-        if isinstance(layer, keras.layers.GroupQueryAttention)
+        if isinstance(layer, cast(Any, keras.layers).GroupQueryAttention)
     }
     return {
         query_of(tap): (None, layer.num_query_heads, layer.head_dim)
