@@ -190,7 +190,7 @@ CALLS = [
     ("bit", lambda m, d: A.head_ablation(m, (d.floats, d.labels)), "heads"),
     ("vit", lambda m, d: A.last_layer_cka({"ViT": m, "again": m}, d.floats), None),
     ("vit", lambda m, d: A.position_similarity(m), None),
-    ("bit", lambda m, d: A.patch_filters(m), "without an embedding"),
+    ("bit", lambda m, d: A.patch_filters(m), "a model that embeds patches"),
     ("vit", lambda m, d: A.cka(m, f"{d.folder}/*.png"), "No file matches"),
     ("vit", lambda m, d: A.cka([m, m], d.pixels)["vit-cls-cifar10"], None),
     (
@@ -702,7 +702,7 @@ def test_features_are_those_of_the_layers(model, data):
 
 @pytest.mark.slow
 def test_a_folder_is_split_into_training_and_test_images(model, data):
-    with pytest.warns(UserWarning, match="one in 5 images tests the probe"):
+    with pytest.warns(UserWarning, match="one of 5 images is a test image"):
         accuracy = analysis.ridge_probe(model("vit"), data.folder, layers=-1)
     assert accuracy.sizes["layer"] == 1 and accuracy.isin([0, 1]).all()  # of a single test image
 

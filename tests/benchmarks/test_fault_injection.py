@@ -211,7 +211,7 @@ def test_vanished_images_leave_the_last_state(tmp_path, monkeypatch, capsys, rng
     monkeypatch.setattr(reading, "CACHE_BYTES", 0)
     after_save(monkeypatch, 2, lambda: [p.unlink() for p in (data / "ape").iterdir()])
     assert run_train(tmp_path / "out", "--data", str(data)) == 2
-    expect_two_epochs(tmp_path / "out", capsys, "no such file")
+    expect_two_epochs(tmp_path / "out", capsys, "File not found")
 
 
 @pytest.mark.slow

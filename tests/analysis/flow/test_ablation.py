@@ -253,7 +253,7 @@ def test_heads_that_share_values_are_refused():
 
     data = bright_and_dark(8)
     grouped = model_with(keras.layers.GroupQueryAttention(4, 4, 2, name="attention"))
-    with pytest.raises(ValueError, match="No outputs of attention heads found"):
+    with pytest.raises(ValueError, match="Outputs of attention heads not found"):
         analysis.head_ablation(grouped, data)
     submodel = vit_tf.submodel(grouped, "attention/value", "scores")
     for model, layers in ((grouped, "*/value"), (submodel, None)):

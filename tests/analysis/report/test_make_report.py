@@ -146,7 +146,7 @@ assert set(MIXES) >= DIFFERENT
 )
 def test_every_mix_of_one_to_four_models_has_a_report(of_mix, images, folder, mix):
     """What was measured of some models is not measured again for the next mix."""
-    report_of(of_mix(mix), images, folder, figures=[1, "2", "W.19"], untrained=0)
+    report_of(of_mix(mix), images, folder, figures=[1, "2", "W.19"], untrained=1)
 
 
 # A model alone and one of each kind; that of several of a kind is among `DIFFERENT`.
