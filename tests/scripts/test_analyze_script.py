@@ -218,7 +218,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
     tiny_cnn(None).save(tmp_path / "any.keras")
     cnn, vit, saved = files / "cnn.keras", files / "vit.keras", files / "exported"
     for arguments, message in [
-        ([cnn, "--figures", "99"], "Unknown --figures: '99'"),
+        ([cnn, "--figures", "99"], "Unknown figure in --figures: '99'"),
         ([], "No MODEL is given"),
         ([tmp_path / "none.keras"], "Model file not found"),
         ([tmp_path], "Cannot read the SavedModel"),
@@ -227,7 +227,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([tmp_path / "any.keras"], "specify --image-size"),
         ([vit, "--taps", "block*"], "--taps applies only to models"),
         ([cnn, "--taps", "conv_1"], "Did you mean conv1"),
-        ([cnn, vit, "--names", "one"], "Expected --names for each of the 2 models"),
+        ([cnn, vit, "--names", "one"], "Expected one value of --names for each model, 2"),
         ([saved, "--patch-size", "4"], "have 5 tokens, but patch_size and prefix give 0 + 4 x 4"),
         ([saved, "--patch-size", "8", "--prefix", "2"], "prefix give 2 + 2 x 2"),
         ([saved, "--prefix", "1"], "--prefix needs --patch-size"),
