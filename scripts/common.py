@@ -102,7 +102,7 @@ def run_command(
             from vit_tf.distribute import strategies
 
             if strategies.num_workers() > 1:
-                # At once: Python would wait for what TensorFlow does with the lost workers.
+                # Python would otherwise wait for what TensorFlow does with the lost workers.
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(2)
@@ -413,13 +413,14 @@ def _require_data(source: str, data_dir: str | None) -> None:
 def import_modules(names: Iterable[str]) -> None:
     """Imports modules, or files that end in `.py`, and lets Keras find what they define by name."""
     for name in names:
-        folder, file = os.path.split(name) if name.endswith(".py") else ("", name)
+        is_file = name.endswith(".py")
+        folder, file = os.path.split(name) if is_file else ("", name)
         try:
             sys.path.append(os.path.abspath(folder))
             module = import_module(file.removesuffix(".py"))
-            if file != name and not os.path.samefile(str(module.__file__), name):
+            if is_file and not os.path.samefile(str(module.__file__), name):
                 raise ImportError(
-                    f"another module {module.__name__!r} is already imported; rename the file"
+                    f"another module {module.__name__!r} is found first; rename the file"
                 )
         except Exception as error:
             raise ValueError(
@@ -665,12 +666,12 @@ def train_and_test(
     description: dict[str, Any],
     callbacks: Sequence[keras.callbacks.Callback] = (),
     saved: keras.Model | None = None,
-    **more: float,
-) -> float:
-    """Train a model in the scope of its strategy and test it; the test accuracy.
+    more_scores: Callable[[], dict[str, float]] = dict,
+) -> dict[str, Any]:
+    """Train a model in the scope of its strategy and test it; the result, with its test accuracy.
 
-    The model, or `saved` in its place, and its scores, with `more` of them, are written to the
-    folder of the run.
+    The model, or `saved` in its place, and its result are written to the folder of the run.
+    `more_scores` are computed after training, so that a run that resumes does not wait for them.
     """
     from vit_tf.training import checkpointing
 
@@ -687,14 +688,14 @@ def train_and_test(
     result = {
         "test_accuracy": scores["accuracy"],
         "test_loss": scores["loss"],
-        **more,
+        **more_scores(),
         "best_val_accuracy": max(history["val_accuracy"]),
         "recipe": dataclasses.asdict(recipe),
         "parameters": saved.count_params(),
         "options": vars(options),
     }
     write_json(result, options.out / "result.json")
-    return scores["accuracy"]
+    return result
 
 
 def describe_epochs(options: Options) -> str:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import vit_tf
 from vit_tf.scripts import common
-from vit_tf.scripts.common import Arguments, Options, integer
+from vit_tf.scripts.common import Arguments, Options, integer, named
 
 if TYPE_CHECKING:
     import keras
@@ -42,7 +42,7 @@ OPTIONS = {
             "help": "folder of a training run or of a study",
         },
         **common.IMPORTS,
-        **common.DATA_DIR,
+        "--data-dir": named("data folder of TFDS (default: as in training)", "FOLDER"),
         "--batch-size": integer("images per batch, for a study"),
     },
     "run": common.output("output folder", default=Path()),

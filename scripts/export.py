@@ -1,8 +1,7 @@
 """Exports layer outputs (taps) of a model as a SavedModel that runs without this package.
 
 The model is a .keras file, a checkpoint file or a public name; taps are selected by shell patterns.
-The export is loaded again and compared before the command succeeds. Open it with
-`vit_tf.load_features(folder)`, or with TensorFlow alone:
+Open the export with `vit_tf.load_features(folder)`, or with TensorFlow alone:
 
     serve = tf.saved_model.load(folder).signatures["serving_default"]
     taps = serve(images=images)  # dict from tap to tensor
@@ -16,12 +15,6 @@ Examples:
     vit-tf export vit.keras --list
 """
 
-import sys
-from pathlib import Path
-
-if not __package__:  # started by its path: the package is that of its own checkout
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 import vit_tf
 from vit_tf.common.names import join_words
 from vit_tf.scripts import common
@@ -34,7 +27,7 @@ OPTIONS = {
         **common.VALUES,
     },
     "run": {
-        **common.output("folder of the SavedModel; created if missing"),
+        **common.output("folder of the SavedModel, which must not exist yet"),
         "--list": {"action": "store_true", "help": "list the names of all taps and exit"},
     },
 }
@@ -72,7 +65,3 @@ def run(options: Options) -> None:
     export_whole(features, options.out)
     print(f"{len(features.taps)} taps, {options.out}")
     print(f"images: {common.describe_values(preprocessing, origin)}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -114,8 +114,10 @@ def run(options: Options) -> None:
     }
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = vit_tf.at_resolution(start, size, num_classes, options.positions)
-        accuracy = common.train_and_test(model, recipe, splits, options, description)
-    common.say(f"test accuracy {100 * accuracy:.2f} %, {options.out / 'model.keras'}")
+        result = common.train_and_test(model, recipe, splits, options, description)
+    common.say(
+        f"test accuracy {100 * result['test_accuracy']:.2f} %, {options.out / 'model.keras'}"
+    )
 
 
 def make_recipe(options: Options, model: VisionModel) -> vit_tf.FineTuning:

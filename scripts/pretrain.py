@@ -79,8 +79,7 @@ def run(options: Options) -> None:
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = make_model(options, shape, num_classes)
         masked = mask_splits((train, *others), model.vit, num_classes, options)
-        commonest = majority_accuracy(masked[0], masked[-1], model.num_classes, COUNTED)
-        accuracy = common.train_and_test(
+        result = common.train_and_test(
             model,
             recipe,
             masked,
@@ -91,11 +90,16 @@ def run(options: Options) -> None:
                 **common.given(options, AUGMENTATIONS),
             },
             saved=model.vit,
-            commonest_colour_accuracy=commonest,
+            more_scores=lambda: {
+                "commonest_colour_accuracy": majority_accuracy(
+                    masked[0], masked[-1], model.num_classes, COUNTED
+                )
+            },
         )
     common.say(
-        f"test accuracy {100 * accuracy:.2f} % of the colours of masked patches, "
-        f"{100 * commonest:.2f} % for always the most common colour, {options.out / 'model.keras'}"
+        f"test accuracy {100 * result['test_accuracy']:.2f} % of the colours of masked patches, "
+        f"{100 * result['commonest_colour_accuracy']:.2f} % for always the most common colour, "
+        f"{options.out / 'model.keras'}"
     )
 
 

@@ -141,7 +141,7 @@ def run(options: Options) -> None:
         model = make_model(options, shape, description.num_classes)
         if options.recipe:
             model = vit_tf.recipe(options.recipe).initialize(model)
-        accuracy = common.train_and_test(
+        result = common.train_and_test(
             model,
             recipe,
             (train, validation, test),
@@ -149,7 +149,9 @@ def run(options: Options) -> None:
             {"name": without_password(options.data), **data},
             recorders,
         )
-    common.say(f"test accuracy {100 * accuracy:.2f} %, {options.out / 'model.keras'}")
+    common.say(
+        f"test accuracy {100 * result['test_accuracy']:.2f} %, {options.out / 'model.keras'}"
+    )
     if recorders and vit_tf.distribute.is_chief():
         from vit_tf.analysis.plots import plot_formation
 

@@ -159,7 +159,7 @@ class CallForms:
     def __init__(self, function: Callable, arguments: str) -> None:
         """Reads a function whose first arguments are those of a `Declaration`."""
         self._function_name, signature = function.__name__, inspect.signature(function)
-        self.key = arguments  # which represents it in keys of results
+        self.key = arguments  # identifies the measurement in keys of results
         kinds = [parameter.kind for parameter in signature.parameters.values()]
         self._takes_any = inspect.Parameter.VAR_KEYWORD in kinds
         self.parameters = tuple(signature.parameters)

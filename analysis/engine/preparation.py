@@ -40,7 +40,7 @@ from vit_tf.features.function_features import features_from_arrays
 from vit_tf.features.layers import KINDS, Detail
 from vit_tf.features.preprocessed import with_own_preprocessing
 from vit_tf.torch_models import is_torch_module
-from vit_tf.training.evaluation import require_classes_of
+from vit_tf.training.evaluation import match_classes, require_classes_of
 
 from .class_scores import num_scored_classes
 from .stream import first_batch
@@ -323,11 +323,11 @@ def match_labels(images: Any, train: Any) -> Any:
             f"Expected test images of the classes of the training images, {format_list(own)}. "
             f"Received: {format_list(others)}, which are not among them"
         )
-    numbers = np.array([tuple(own).index(name) for name in names])
+    numbers = match_classes(own, len(own), names, allow_others=True)
 
-    def relabel(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def relabel(images: tf.Tensor, labels: tf.Tensor, *others: tf.Tensor) -> tuple:
         known = tf.gather(tf.constant(numbers, labels.dtype), tf.maximum(labels, 0))
-        return images, tf.where(labels < 0, labels, known)  # -1 is a label that is not known
+        return images, tf.where(labels < 0, labels, known), *others  # -1 is an unknown label
 
     matched = images.map(relabel)
     matched.class_names = own

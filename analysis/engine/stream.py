@@ -300,6 +300,7 @@ class _Totals:
                 rows[name] = tf.nest.map_structure(lambda x, n=kept: x[:n], part["rows"])
             if "merged" in part and not is_small:
                 self._merge(name, part["merged"])
+                self._update(name)
         if number == NOT_MINE:
             added = tf.nest.map_structure(np.zeros_like, added)
         self._rows.append(rows)
@@ -314,7 +315,10 @@ class _Totals:
         statistic = self._statistics[name]
         earlier = self._merged.get(name)
         self._merged[name] = part if earlier is None else cast(Any, statistic.merge)(earlier, part)
-        # What is known so far becomes the state that the steps of the next batch get.
+
+    def _update(self, name: str) -> None:
+        """What is known so far becomes the state that the steps of the next batch get."""
+        statistic = self._statistics[name]
         if statistic.update:
             state = statistic.update(self._merged[name], self._states[name])
             self._states[name] = tf.nest.map_structure(tf.convert_to_tensor, state)
@@ -356,8 +360,7 @@ def evaluate(
     checked: Sequence[Features] = (),
 ) -> Result:
     """The result of one statistic; arguments and errors are those of `one_pass`."""
-    requests = {"": (statistic, *features)}
-    (totals,) = pass_of_copies(requests, images, [Copy()], description, checked)
+    totals = one_pass({"": (statistic, *features)}, images, description, checked)
     return statistic.finish(totals[""])
 
 

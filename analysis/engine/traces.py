@@ -103,13 +103,18 @@ def state_of(model: keras.Model) -> Hashable:
     These are the attributes of its layers: numbers, strings, arrays, lists and dicts by value, and
     other objects, such as an activation, by identity.
     """
-    # Names that Keras uses for itself in every layer, such as whether it was called.
-    private = (name for name in vars(keras.layers.Layer(name="empty")) if name.startswith("_"))
-    ignored, state = {ATTRIBUTE, MADE_OF_MODEL, *private}, []
+    ignored, state = {ATTRIBUTE, MADE_OF_MODEL, *_private_attributes()}, []
     for layer in model._flatten_layers():
         state += [Same(layer.dtype_policy), *map(Same, layer.variables)]
         state += [(name, _content(x)) for name, x in vars(layer).items() if name not in ignored]
     return tuple(state)
+
+
+@functools.cache
+def _private_attributes() -> frozenset[str]:
+    """Names that Keras uses for itself in every layer, such as whether it was called."""
+    empty = keras.layers.Layer(name="empty")
+    return frozenset(name for name in vars(empty) if name.startswith("_"))
 
 
 def _content(value: Any) -> Hashable:
@@ -207,7 +212,7 @@ def reusable(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
                 models.append(value.model)
                 key.append(value.facts.grid)
             else:
-                key.append(tuple(value) if isinstance(value, list) else value)
+                key.append(_as_tuple(value))
 
         def made() -> Any:
             new = cast(Any, make(*given.args, **given.kwargs))
@@ -226,6 +231,11 @@ def reusable(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
         return keep(owner, key, made, others)
 
     return statistic
+
+
+def _as_tuple(value: Any) -> Any:
+    """A list, and lists in it, as tuples, which a key can hold."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
 
 
 _shared_graphs: contextvars.ContextVar[dict[Hashable, Kept] | None] = contextvars.ContextVar(

@@ -404,11 +404,12 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | st
     from vit_tf.data.imaging import pixels_of
 
     labels: list[Any] = []
+    given_labels: list[int] | None = None
     # A pair of images and their integer labels, and no pair of images.
     if isinstance(images, tuple) and len(images) == 2 and not _is_one(images[1]):
         given = np.asarray(images[1])
         if given.ndim == 1 and given.dtype.kind in "iu":
-            images, labels = images[0], given.tolist()
+            images, given_labels = images[0], given.tolist()
     if isinstance(images, str | os.PathLike):
         images = in_known_form(images)
     if isinstance(images, tf.data.Dataset):
@@ -446,7 +447,7 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | st
             names.append(file.name)
     if not pictures:
         raise ValueError("Expected at least one image. Received: none")
-    labels = labels or [None] * len(pictures)
+    labels = (labels or [None] * len(pictures)) if given_labels is None else given_labels
     if len(labels) != len(pictures):
         raise ValueError(
             f"Expected a label for each of {len(pictures)} images. Received: {len(labels)} labels"

@@ -240,7 +240,7 @@ def skip_ablation(
         )
     return measure_effects(
         features,
-        _skip_statistic(features, scores, [tuple(taps) for taps in removed.values()]),
+        _skip_statistic(features, scores, list(removed.values())),
         removed,
         ("layer", "path"),
         images,

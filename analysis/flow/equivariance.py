@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -105,11 +106,12 @@ def equivariance_error_statistic(
 ) -> Statistic[xr.Dataset]:
     """The `Statistic` of `equivariance_error`."""
     if shifts is not None:
-        if not all(isinstance(pixels, int | np.integer) for shift in shifts for pixels in shift):
+        try:
+            shifts = tuple((index(down), index(right)) for down, right in shifts)
+        except TypeError as error:
             raise ValueError(
                 f"Expected shifts to be pairs of integers, in pixels. Received: {shifts!r}"
-            )
-        shifts = tuple((down, right) for down, right in shifts)
+            ) from error
     grid = grid_of(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:

@@ -115,9 +115,8 @@ def shape_bias_statistic(features: Features, scores: str = "logits") -> Statisti
         rows, num_classes = totals["rows"], mean_per_batch(totals, "num_classes")
         require_finite("the shape bias", [np.where(rows["is_finite"], 0, np.nan)], [scores])
         labels = rows["labels"].astype(np.int64)
-        # Without class names, classes are numbered.
-        names = list(map(str, features.facts.class_names or range(num_classes)))[:num_classes]
-        if len(names) != num_classes:
+        names = list(features.facts.class_names or ())[:num_classes]
+        if len(names) != num_classes:  # classes without names are numbered
             names = list(map(str, range(num_classes)))
         require_pairs(labels, num_classes)
         # Labels of synthetic shapes are numbers of kinds, which a model may have in another order.

@@ -23,7 +23,7 @@ from ..engine.results import (
     dataset_of,
     facts_of,
     mean_over_batches,
-    stack_layers,
+    require_finite,
     variable,
 )
 from ..engine.stream import Statistic, Totals, evaluate
@@ -189,7 +189,8 @@ def _summed_iou(maps: tf.Tensor, covered: tf.Tensor, counted: tf.Tensor, mass: f
 
 def _overlap(totals: Totals, features: Features, grid: TokenGrid, mass: float) -> xr.Dataset:
     """The result of `attention_saliency`, from what the steps add up to."""
-    layers, _ = stack_layers("saliency", totals["attention"])
+    layers = list(totals["attention"])
+    require_finite("saliency", totals["attention"].values(), layers)
     require_in_range(totals["out_of_range"])
     if not totals["counted"]:
         raise ValueError("All masks are empty: at least one must mark an object.")

@@ -615,8 +615,9 @@ def plot_localization(
         frames.append(None if is_prefix else (row, column))
     gaps = " (grey: patch is constant)" if np.isnan(drawn.values).any() else ""
     # Panels of a report share colours where their labels are equal: each model keeps its own range.
-    limits = style.span(drawn.values)
-    spanned = "{vmin:.2g} to {vmax:.2g}".format(**limits).replace("-", "\N{MINUS SIGN}")
+    limits, finite = style.span(drawn.values), drawn.values[np.isfinite(drawn.values)]
+    spanned = f": {finite.min():.2g} to {finite.max():.2g}" if finite.size else ""
+    spanned = spanned.replace("-", "\N{MINUS SIGN}")
     ax, _ = draw_maps(
         ax,
         drawn.values.reshape(-1, *drawn.shape[2:]),
@@ -630,7 +631,7 @@ def plot_localization(
         pad=3,
         scaled=False,
         norm=Normalize(**limits),
-        bar=f"CKA of token and input patch{gaps}\n{style.SPANNED}: {spanned}",
+        bar=f"CKA of token and input patch{gaps}\n{style.SPANNED}{spanned}",
     )
     if not single:
         for panel, name in zip(ax.panels[:, 0], names, strict=True):

@@ -120,6 +120,7 @@ def knn_accuracy(
         keep_order=True,
     )
     k = (k,) if isinstance(k, int | np.integer) else k
+    _require_votes(k, temperature)
     pooled = pooled_statistic_of(features, tokens)
     tested = evaluate(pooled, test, features, description="k-NN: test images")
     count, num_layers = len(tested.labels), len(tested.layers)
@@ -261,6 +262,14 @@ class Searched(NamedTuple):
     limits: Any
 
 
+def _require_votes(k: Sequence[int], temperature: float) -> None:
+    if not len(k) or min(k) < 1 or temperature <= 0:
+        raise ValueError(
+            "Expected every k to be at least 1 and temperature above 0. "
+            f"Received: k={k}, temperature={temperature}"
+        )
+
+
 @statistic_of(knn_accuracy)
 def knn_statistic(
     features: Features,
@@ -276,11 +285,7 @@ def knn_statistic(
         tested: the `Pooled` features of the test images, from a pass with `pooled_statistic`.
         features, num_classes, k, temperature, without_votes: as for `knn_accuracy`.
     """
-    if not len(k) or min(k) < 1 or temperature <= 0:
-        raise ValueError(
-            "Expected every k to be at least 1 and temperature above 0. "
-            f"Received: k={k}, temperature={temperature}"
-        )
+    _require_votes(k, temperature)
     require_labels(tested.labels, num_classes, "test")
     unlimited = np.full(len(tested.labels), -np.inf, np.float32)
     state = {

@@ -76,7 +76,7 @@ from .page import (
     require_own,
     write_report,
 )
-from .printed_code import Setup, example_code
+from .printed_code import FITTED, Setup, example_code
 from .scorecard import (
     Row,
     claims_over_runs,
@@ -133,7 +133,7 @@ def write_figures(
     # For the code of figures: what `vit_tf.load` opens, by name of the model, and the lines that
     # load the images.
     sources: Mapping[str, str] = MappingProxyType({}),
-    setup: Setup = MappingProxyType({}),
+    setup: Setup = MappingProxyType(FITTED),
     introduction: str = "",  # of the page; by default what was measured
     **page: Any,  # what else `write_report` takes: title and provenance
 ) -> Report | None:
@@ -428,7 +428,7 @@ def make_report(
 
 SETUP = {
     (): "# models, images, train: the arguments of make_report; objects and others: optional[...]",
-    ("fitted", "validation"): "fitted, validation = split_train(train)",
+    **FITTED,
 }
 
 

@@ -183,7 +183,7 @@ def draw(
         pictures = [picture for picture in pictures if picture.name not in drawer.failures]
         if not pictures:
             continue
-        # Of several panels, without the names of models; with a number where it is taken.
+        # The name of several panels omits their models; a number is added to a name that is taken.
         pattern = pictures[0].figure.name
         name = pictures[0].name if len(pictures) == 1 else re.sub(r"-?\{\w+\}", "", pattern)
         taken = {figure.name for _, figure in drawn}

@@ -10,6 +10,8 @@ from ..figures.measure import Measurement
 HELPERS = ("batch_test", "split_train", "few_images", "first_images", "labels_of")
 # Lines of code by the variables that they assign; a comment assigns none.
 Setup = Mapping[tuple[str, ...], str]
+# Probes are fitted on training images, and choose their penalty on the others.
+FITTED: Setup = {("fitted", "validation"): "fitted, validation = split_train(train)"}
 
 
 def example_code(pictures: Sequence[Picture], sources: Mapping[str, str], setup: Setup) -> str:

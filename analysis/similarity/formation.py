@@ -157,7 +157,7 @@ class FormationRecorder(Recorder):
             wanted = f"Expected batches of at least {LEAST_EXAMPLES} images"
             raise ValueError(f"{wanted}. Received: {self._sizes.tolist()}")
         self._probes = probes and _read_probes(*probes)
-        # Of the last two epochs, the result so far and the kernels to go on from.
+        # The records of the last two epochs hold the result so far and the kernels to go on from.
         self._records: dict[int, xr.Dataset] = {}
         self._layers: list[str] = []  # known from the first call of the model on
 

@@ -31,7 +31,8 @@ def test_a_page_and_its_numbers_are_written(files, tmp_path, capsys):
     text, printed_text = page.read_text("utf-8"), capsys.readouterr().out
     assert "<h1>My ViT: photo.png</h1>" in text
     assert (
-        f"{page}, 0." in printed_text and "not shown: Grad-CAM. My ViT has no maps" in printed_text
+        f"{page}, 0." in printed_text
+        and "not shown: Grad-CAM. My ViT has no convolutional" in printed_text
     )
     relevance = xr.load_dataarray(tmp_path / "numbers" / "gradient_attention.nc")
     assert relevance["class"].values.tolist() == [2, 0]

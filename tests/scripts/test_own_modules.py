@@ -89,7 +89,7 @@ def test_a_model_of_own_classes_opens_with_its_module(
         ("layers_missing", "layers_missing: the module cannot be imported (ModuleNotFoundError"),
         ("layers_missing.py", "layers_missing.py: the module cannot be imported (ModuleNotFound"),
         ("layers_broken.py", "ZeroDivisionError: division by zero"),
-        ("layers_folder/keras.py", "another module 'keras' is already imported; rename the file"),
+        ("layers_folder/keras.py", "another module 'keras' is found first; rename the file"),
     ],
 )
 def test_modules_that_cannot_be_imported_are_one_line(

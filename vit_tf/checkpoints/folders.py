@@ -33,8 +33,8 @@ def open_folder(path: str) -> "Folder":
         file, weights = OPEN_CLIP, find_weights(path, OPEN_CLIP_WEIGHTS)
     if weights is None or not os.path.exists(os.path.join(path, file)):
         raise ValueError(
-            f"The folder {path!r} has neither {CONFIG} with {WEIGHTS} or {BIN} (whole or in "
-            f"shards with their index), nor {OPEN_CLIP} with {' or '.join(OPEN_CLIP_WEIGHTS)}; "
+            f"Expected the folder {path!r} to hold {CONFIG} with {WEIGHTS} or {BIN} (whole or in "
+            f"shards with their index), or {OPEN_CLIP} with {' or '.join(OPEN_CLIP_WEIGHTS)}; "
             "a file is opened by its own path. Received: "
             f"{format_list(sorted(os.listdir(path))) or 'an empty folder'}"
         )
@@ -51,8 +51,8 @@ def open_folder(path: str) -> "Folder":
         if listed and (wrong := set(listed.items()) ^ stored):
             shown = format_list(f"{name!r} of {part}" for name, part in sorted(wrong))
             raise ValueError(
-                f"The shards of {weights!r} do not hold the tensors that it lists. "
-                f"Differences: {shown}"
+                f"Expected the shards of {weights!r} to hold the tensors that it lists. "
+                f"Received these differences: {shown}"
             )
         return Folder(path, config, processor, archives, stack.pop_all(), file)
 
@@ -95,9 +95,7 @@ def read_json(path: str) -> dict:
             raise ValueError(f"a {type(fields).__name__}")
     except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"{path!r} is not a JSON object: {reason} ({type(error).__name__})"
-        ) from error
+        raise ValueError(f"Expected a JSON object in {path!r}. Received: {reason}") from error
     return fields
 
 
@@ -107,8 +105,8 @@ def _read_index(path: str) -> dict[str, str]:
     is_map = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
     if not is_map or not names:
         raise ValueError(
-            f"{path!r} has no weight_map from tensors to files of its folder. Received: "
-            f"{str(names)[:200]}"
+            f"Expected {path!r} to hold a weight_map from tensors to files of its folder. "
+            f"Received: {str(names)[:200]}"
         )
     return names
 

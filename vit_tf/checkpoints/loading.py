@@ -199,8 +199,10 @@ def load_pretrained(
     )
     if pooling is not None:
         check_pooling(pooling)
-    check_numbers(0, num_classes=num_classes)
-    check_numbers(1, num_heads=num_heads)
+    if num_classes is not None:
+        check_numbers(0, num_classes=num_classes)
+    if num_heads is not None:
+        check_numbers(1, num_heads=num_heads)
     # Unknown words raise before a file is fetched.
     if positions is not None:
         lookup("positions", positions, METHODS)
@@ -285,8 +287,8 @@ def _located(archive: CheckpointFile) -> Iterator[None]:
         raise ValueError(f"{error}, in {archive.path!r}") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(
-            f"The configuration and the tensors do not fit: {type(error).__name__}: "
-            f"{str(error)[:200]}, in {archive.path!r}"
+            f"Expected the configuration and the tensors to fit each other in {archive.path!r}. "
+            f"Received: {type(error).__name__}: {str(error)[:200]}"
         ) from error
 
 

@@ -543,7 +543,8 @@ def _assign(
             array = np.asarray(convert(*arrays), np.float32)
         if not np.isfinite(array).all():
             raise ValueError(
-                f"{archive.path!r} has NaN or infinite weights in {', '.join(tensors)}"
+                f"Expected finite weights in {archive.path!r}. Received: NaN or infinite weights "
+                f"in {', '.join(tensors)}"
             )
         variables[name].assign(array)
 

@@ -147,7 +147,8 @@ def is_one_image(images: Any) -> bool:
 
 def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
     """Images of (height, width) with an axis of channels, where a model takes grey images."""
-    images, shape = in_known_form(images), getattr(_without_labels(images), "shape", ())
+    images = in_known_form(images)
+    shape = getattr(_without_labels(images), "shape", ())
     if getattr(shape, "rank", 0) is None or len(shape) != 3 or image_shape[2:] not in ((), (1,)):
         return images
     sizes = zip(shape[1:], image_shape[:2], strict=True)

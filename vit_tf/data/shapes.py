@@ -367,7 +367,8 @@ def load_shapes(
     Raises:
         ValueError: as for `load`.
     """
-    check_numbers(1, take=take)
+    if take is not None:
+        check_numbers(1, take=take)
     size = checked_size(image_size, preprocessing) or (SIDE, SIDE)
     source = Shapes()
     selection = partition(source, (split,), 0, {} if take is None else {split: take}, seed)[split]

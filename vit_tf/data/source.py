@@ -436,10 +436,10 @@ def checked_size(
 
 
 def check_numbers(least: int, **values: object) -> None:
-    """Raises a `ValueError` unless arguments are None or integers from `least` on."""
+    """Raises a `ValueError` unless arguments are integers from `least` on."""
     for name, value in values.items():
         is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-        if value is not None and (not is_integer or cast(int, value) < least):
+        if not is_integer or cast(int, value) < least:
             raise ValueError(
                 f"Expected {name} to be an integer >= {least}. Received: {name}={value!r}"
             )

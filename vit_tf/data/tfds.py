@@ -28,7 +28,7 @@ LABELS_AT_MOST = 200_000
 SHUFFLE_BUFFER = 10_000
 BLOCK = 1024  # records that are picked from at once
 _labels = {}  # of each split that was read, by its folder, version and name
-SECONDS = 5  # in which the host of a data set has to answer
+SECONDS = 5  # the time that the host of a data set has to answer
 
 
 def open_tfds(name: str, data_dir: str | os.PathLike | None = None) -> Source:

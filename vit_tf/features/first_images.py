@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -53,7 +53,7 @@ def with_prefix_first(
     for layer, shape in shapes.items():
         if len(shape) != 2 or shape[0] != grid.num_tokens:
             continue
-        values = values_of_noise(features, layer, image_shape)
+        values = values_of_noise(features, [layer], image_shape)[layer]
         if len(values) == 2:  # a table of positions, which a layer returns, has one row for both
             break
     else:
@@ -72,11 +72,12 @@ def with_prefix_first(
 
 
 def values_of_noise(
-    features: Features, layer: str, image_shape: tuple[int | None, ...]
-) -> np.ndarray:
-    """A layer for two images of noise."""
+    features: Features, layers: Sequence[str], image_shape: tuple[int | None, ...]
+) -> dict[str, np.ndarray]:
+    """Layers for two images of noise."""
     dtype = features.facts.input_dtype or "float32"
     low, high = (0, 256) if "int" in dtype else (-1, 1)
     sizes = [2, *(size or 1 for size in image_shape)]
     noise = np.random.default_rng(0).uniform(low, high, sizes).astype(dtype)
-    return np.asarray(features.select([layer]).compute(tf.constant(noise))[layer])
+    taps = features.select(layers).compute(tf.constant(noise))
+    return {layer: np.asarray(taps[layer]) for layer in layers}

@@ -92,11 +92,12 @@ def _from_converter(
     converter: Any, size: tuple[int, int] | None, channels: int
 ) -> Preprocessing | None:
     """The `Preprocessing` that KerasHub's `ImageConverter` does, or None if it does another."""
-    does = next(kind for kind in type(converter).__mro__ if "call" in vars(kind))
+    kinds = type(converter).__mro__
+    does = next(kind for kind in kinds if "call" in vars(kind) or "__call__" in vars(kind))
     scale = np.broadcast_to(1.0 if converter.scale is None else converter.scale, (channels,))
     offset = np.broadcast_to(0.0 if converter.offset is None else converter.offset, (channels,))
-    is_usual = does.__name__ == "ImageConverter" and converter.interpolation in INTERPOLATIONS
-    if not is_usual or (scale <= 0).any():
+    is_usual = does.__module__.startswith("keras_hub.") and does.__name__ == "ImageConverter"
+    if not is_usual or converter.interpolation not in INTERPOLATIONS or (scale <= 0).any():
         return None
     std = 1 / (255 * np.asarray(scale, np.float64))
     aspect = None

@@ -107,11 +107,15 @@ class KerasFeatures(Features):
         self, images: tf.Tensor, scores: str
     ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
         last = next((x for x in reversed(self.facts.layers) if x != scores), None)
+        *before, piece = self.model.segments()
+        # Where a piece of the model begins at the last layer, it alone runs again.
+        if before and before[-1].end_tap == last:
+            return self(images), lambda values: piece(values)[0][scores]
         if last is None or not self._follows_from(last, scores):
             raise cannot_be_split(self.name)
 
-        # The model runs with given values in place of the last layer's: of what is before these,
-        # nothing is computed in a graph.
+        # A layer of the model contains the last layer and what follows it, so the whole model runs,
+        # with given values in place of the last layer's.
         def head(values: tf.Tensor) -> tf.Tensor:
             blank = tf.concat([tf.shape(values)[:1], tf.shape(images)[1:]], axis=0)
             blank = tf.ensure_shape(tf.zeros(blank, images.dtype), (None, *images.shape[1:]))
@@ -218,7 +222,8 @@ def keras_features(
     # The trace of some models leaves the number of tokens open, which the image size decides.
     is_open = [tap for tap in described.graph.representations if None in described.shapes[tap]]
     if declared.image_size is not None and is_open:
-        shapes = {tap: values_of_noise(features, tap, image_shape).shape[1:] for tap in is_open}
+        values = values_of_noise(features, is_open, image_shape)
+        shapes = {tap: value.shape[1:] for tap, value in values.items()}
         facts = replace(facts, shapes=described.shapes | shapes)
 
     # The first convolution may cut the image into patches that are not square.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,7 +10,7 @@ from vit_tf.common.names import is_part, match, unknown_name
 from vit_tf.features.class_names import NUM_IMAGENET, imagenet_names
 from vit_tf.features.features import ClassScores, ModelFacts
 from vit_tf.features.module_features import input_shape_of, select_layers
-from vit_tf.features.structure import ModelGraph, spread
+from vit_tf.features.structure import MAX_LAYERS, ModelGraph, spread
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import expectations
 from vit_tf.torch_models.execution import EMBEDDING, OUTPUT, SCORES
@@ -19,10 +18,6 @@ from vit_tf.torch_models.module import TorchModule, Trace
 from vit_tf.torch_models.structure import is_inside
 from vit_tf.torch_models.traced import TracedModule, as_model
 
-if TYPE_CHECKING:
-    pass
-
-MAX_LAYERS = 40  # of a model without blocks
 SITES = ("attention", "mlp")
 
 

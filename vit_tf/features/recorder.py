@@ -167,6 +167,7 @@ def symbolic_taps(model: keras.Model, taps: Iterable[str], inner: dict[str, tupl
 
     `inner` is a dict from name to site, as for `record`, with a path instead of a position.
     """
+    model = with_free_batch(model)
     graph = functional_graph(model)
     model = graph or model
     names = [*taps, *inner]
@@ -489,11 +490,7 @@ def with_free_batch(model: keras.Model) -> keras.Model:
     if not inputs or inputs[0].shape[0] is None:
         return model
     images = keras.Input(inputs[0].shape[1:], dtype=inputs[0].dtype)
-    free = keras.Sequential([images, *model.layers], name=model.name)
-    for name in ("preprocessing", "class_names"):
-        if hasattr(model, name):
-            setattr(free, name, getattr(model, name))
-    return free
+    return keras.Sequential([images, *model.layers], name=model.name)
 
 
 def functional_graph(model: Any) -> Any:

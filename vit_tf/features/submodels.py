@@ -178,7 +178,6 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
         return module_features(model, as_patterns(patterns))
     if not isinstance(model, keras.Model):
         raise ValueError(f"Expected model to be a keras.Model. Received: {type(model).__name__}")
-    model = recorder.with_free_batch(model)
     if not patterns:
         patterns = model.taps if isinstance(model, TapModel) else graph_of(model).representations
     patterns = as_patterns(patterns)
@@ -343,7 +342,6 @@ class ModelTaps:
 
 def describe_taps(model: keras.Model) -> ModelTaps:
     """The taps of a built Keras model, computed attention weights and residual terms included."""
-    model = recorder.with_free_batch(model)
     if recorder.names_its_layers(model):
         source = submodel(model, "*")
         shapes = {tap: tuple(x.shape[1:]) for tap, x in source.output.items()}

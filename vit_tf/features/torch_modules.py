@@ -148,7 +148,10 @@ def module_features_of(
 
 def module_features(module: torch.nn.Module, patterns: Sequence[str]) -> ModuleFeatures:
     """The layers of a module that fit patterns; without any, its representations."""
-    described = describe_module(module)
+    return _features_matching(describe_module(module), patterns)
+
+
+def _features_matching(described: ModuleTaps, patterns: Sequence[str]) -> ModuleFeatures:
     names = () if patterns else described.graph.representations
     return ModuleFeatures(described, described.facts(None), tuple(names), tuple(patterns))
 
@@ -159,14 +162,15 @@ class IntervenedModule:
     def __init__(
         self, module: torch.nn.Module, edits: Mapping[str, Callable], patterns: Sequence[str]
     ) -> None:
-        self._features = module_features(module, [*edits, *patterns])
+        described = describe_module(module)
+        self._features = _features_matching(described, [*edits, *patterns])
         facts = self._features.facts
         self.name, self.preprocessing = facts.name, facts.preprocessing
         self.token_grid, self.input_shape = None, facts.input_shape
-        self.taps = module_features(module, patterns).taps
+        self.taps = _features_matching(described, patterns).taps
         of_layers: dict[str, list[Callable]] = {}
         for pattern, edit in edits.items():
-            for layer in module_features(module, [pattern]).taps:
+            for layer in _features_matching(described, [pattern]).taps:
                 of_layers.setdefault(layer, []).append(edit)
         self._edits = {layer: partial(apply_in_turn, e) for layer, e in of_layers.items()}
 

@@ -267,6 +267,7 @@ def make_units(
     kind: type, units: Sequence[int], width: int, removed: Collection[str], policy: Any
 ) -> list:
     """Layers of a kind of unit, `width` channels in the first stage, but for `removed` skips."""
+    places = [(stage, number) for stage, count in enumerate(units) for number in range(count)]
     return [
         kind(
             width * 2**stage,
@@ -275,9 +276,7 @@ def make_units(
             dtype=policy,
             name=name.replace("/", "_"),
         )
-        for stage, count in enumerate(units)
-        for number in range(count)
-        for name in [f"stage{stage + 1}/unit{number + 1:02d}"]
+        for name, (stage, number) in zip(unit_sites(units), places, strict=True)
     ]
 
 

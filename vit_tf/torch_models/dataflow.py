@@ -178,7 +178,7 @@ class Dataflow(TorchFunctionMode):
             if first < last and join.number and len({*join.sources}) > 1 and has_kernel:
                 attends = [operation.path for operation in operations if operation.attends]
                 attention = attends[-1] if attends else None
-                # Of a sum of two, the term with fewer kernels, at most one, is the skip.
+                # The skip of a sum of two is the term with fewer kernels, if it has one at most.
                 kernels = [self.num_kernels(term, first, last) for term in join.sources]
                 is_pair = join.name in ADDITIONS and len(kernels) == 2
                 has_skip = is_pair and min(kernels) <= 1 and kernels[0] != kernels[1]

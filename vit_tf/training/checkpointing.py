@@ -20,6 +20,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -38,6 +39,7 @@ log = logging.getLogger("vit_tf.training")
 
 _STATE = re.compile(r"epoch-(\d+)(?:-step-(\d+))?\.npz")
 _MAX_STEPS = 2**40  # more than an epoch has
+_SHARING_TIMEOUT = 30  # seconds that a file of one worker may take to appear on another
 # What `fit` returns and a validation adds, by name: a number for each epoch.
 History: TypeAlias = dict[str, list[float]]
 
@@ -130,11 +132,18 @@ def describe_optimizer(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
 
 
 def check_shared(directory: str | os.PathLike) -> None:
-    """Raises a `ValueError` unless every worker of a run finds the same newest state."""
-    states = saved_states(directory)
-    newest = of_every_worker(_position(states[-1].name) if states else 0)
-    if len(set(newest)) > 1:
-        places = [divmod(int(place), _MAX_STEPS) for place in newest]
+    """Raises a `ValueError` unless every worker finds a run's configuration and newest state."""
+    path, states = as_path(directory) / "configuration.json", saved_states(directory)
+    # Other machines may see a file of a network file system seconds after it is written.
+    deadline = time.monotonic() + _SHARING_TIMEOUT
+    while not path.is_file() and time.monotonic() <= deadline:
+        time.sleep(0.1)
+    newest = _position(states[-1].name) if states else 0
+    newest = of_every_worker(newest if path.is_file() else -1)
+    if len(set(newest)) > 1 or newest[0] < 0:
+        places = [
+            divmod(int(place), _MAX_STEPS) if place >= 0 else "no configuration" for place in newest
+        ]
         raise ValueError(
             f"The workers do not share the folder {without_password(directory)!r}: the newest "
             f"(epoch, step) that each finds in it is {places}"

@@ -206,8 +206,8 @@ def train(
     }
     alone = only_process(directory) if is_chief() else contextlib.nullcontext(lambda: None)
     with alone as still_alone, explained_failures(), Preemption() as preemption:
-        checkpointing.check_shared(directory)
         checkpointing.check_configuration(configuration, directory)
+        checkpointing.check_shared(directory)
         with strategy.scope():
             model.optimizer.build(model.trainable_variables)
         progress = checkpointing.restore_state(model, directory)

@@ -54,5 +54,5 @@ def test_features_without_gradients_are_refused(tmp_path):
         analysis.gradient_attention(saved, images, [1])
     with pytest.raises(ValueError, match=r"from 0 to 4. Received: \[5\]"):
         analysis.gradient_attention(features, images, [5])
-    with pytest.raises(ValueError, match="Received: scores='nothing'; taps are"):
+    with pytest.raises(ValueError, match="Received: scores='nothing'; the layers are"):
         analysis.gradient_attention(features, images, [1], scores="nothing")

@@ -116,7 +116,7 @@ def test_a_file_cannot_ask_for_a_model_larger_than_itself(load):
 
 
 def test_a_folder_without_a_configuration_lists_what_it_holds(tmp_path):
-    with pytest.raises(ValueError, match=r"neither config\.json.*Received: an empty folder"):
+    with pytest.raises(ValueError, match=r"to hold config\.json.*Received: an empty folder"):
         vit_tf.load_pretrained(tmp_path)
     for name in ("a.safetensors", "b.safetensors"):
         (tmp_path / name).write_bytes(b"")

@@ -171,10 +171,10 @@ def test_other_encoders_are_named(fields, message, written):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model_cfg": None}, "The configuration and the tensors.*NoneType"),
+        ({"model_cfg": None}, "the configuration and the tensors.*NoneType"),
         ({"model_cfg": {"embed_dim": 10}}, "vision_cfg"),
         ({"model_cfg": MODEL | {"quick_gelu": "yes"}}, "quick_gelu.*'yes'"),
-        ({"preprocess_cfg": [1]}, "The configuration and the tensors"),
+        ({"preprocess_cfg": [1]}, "the configuration and the tensors"),
         ({"preprocess_cfg": {"resize_mode": "longest"}}, "resize_mode.*'longest'"),
         ({"preprocess_cfg": {"interpolation": "random"}}, "interpolation.*'random'"),
         ({"preprocess_cfg": {"mode": "L"}}, "mode.*'RGB'.*'L'"),

@@ -150,7 +150,7 @@ def test_a_bare_file_is_of_the_shape_that_is_given(architecture, fields, options
         ({"model_args": {"num_heads": 5}}, "num_heads"),
         ({"model_args": {"img_size": 24}}, "25 positions|26 positions"),
         ({"model_args": {"global_pool": "avg"}}, "fc_norm=True"),
-        ({"model_args": "none"}, "in config.json|The configuration and the tensors"),
+        ({"model_args": "none"}, "in config.json|the configuration and the tensors"),
     ],
 )
 def test_what_is_not_known_is_refused(change, message, written):

@@ -265,7 +265,7 @@ def test_folder_with_splits_of_its_own(tmp_path, rng):
     (tmp_path / "test").rename(tmp_path / "elsewhere")
     assert counts(data.load(tmp_path)[1]) == [2, 1]
     (tmp_path / "val").rename(tmp_path / "elsewhere" / "val")
-    message = r"among those of the data set: train \(and validation, cut from train\).*'test'"
+    message = r"has the splits train \(and validation, cut from train\).*'test'"
     with pytest.raises(ValueError, match=message):
         data.load(tmp_path)
 

@@ -84,7 +84,9 @@ def test_fit_and_evaluate_refuse_them_too(name):
             call(wrong, verbose=0)
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
-    # They go on with others, whose size a graph learns as late.
+    # Compiled anew, as after any error while Keras traces, they take others of unknown size.
+    vit_tf.Recipe(epochs=1).compile(model, 2)
+    model.jit_compile = False
     model.fit(of_unknown_size(images_of(32, 32), labels), verbose=0)
     for call in (model.fit, model.evaluate):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected shape \[\?,32,32,3\]"):
@@ -166,7 +168,7 @@ def test_train_takes_data_of_unknown_static_size_and_refuses_other_images(tmp_pa
     labels, recipe = np.arange(8) % 3, vit_tf.Recipe(epochs=1)
     right = tf.data.Dataset.from_tensor_slices((images_of(32, 32), labels)).batch(4)
     unknown = of_unknown_size(images_of(64, 64), labels)
-    with pytest.raises(ValueError, match=r"Expected images of shape \(None, 32, 32, 3\)"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected shape \[\?,32,32,3\]"):
         vit_tf.train(small("vit"), recipe, unknown, right, tmp_path / "a", verbose=0)
     unknown = of_unknown_size(images_of(32, 32), labels)
     history = vit_tf.train(small("vit"), recipe, unknown, unknown, tmp_path / "b", verbose=0)

@@ -272,7 +272,7 @@ def test_receptive_fields_equal_those_without_xla(monkeypatch, channels):
 def test_few_shot_features_equal_those_without_xla(monkeypatch):
     images, labels = images_and_labels()
     of = features(*SUMS)
-    step = step_of(
-        monkeypatch, "probes.ridge", "collect", lambda: few_shot(of, [], (images, labels), CLASSES)
+    statistic = step_of(
+        monkeypatch, "probes.ridge", "evaluate", lambda: few_shot(of, [], (images, labels), CLASSES)
     )
-    compare(step, images, labels)
+    compare(lambda images, labels: statistic.step(images, labels, of(images)), images, labels)

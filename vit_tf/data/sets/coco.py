@@ -75,7 +75,9 @@ def load_coco(
             unknown image or category, if a name in `categories` is unknown, if there is no object,
             if images differ in size and no size is given, or if an argument is out of range.
     """
-    check_numbers(1, batch_size=batch_size, take=take)
+    check_numbers(1, batch_size=batch_size)
+    if take is not None:
+        check_numbers(1, take=take)
     check_numbers(0, seed=seed)
     size = checked_size(image_size, preprocessing)
     preprocessing = preprocessing and preprocessing.squeezed()

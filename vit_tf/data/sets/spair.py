@@ -71,7 +71,8 @@ def load_spair(
     """
     lookup("split", split, dict.fromkeys(SPLITS))
     lookup("size", size, dict.fromkeys(SIZES))
-    check_numbers(1, pairs_per_category=pairs_per_category)
+    if pairs_per_category is not None:
+        check_numbers(1, pairs_per_category=pairs_per_category)
     check_numbers(0, seed=seed)
     longer, wider = checked_size(image_size, preprocessing, (3,)) or (None, None)
     if longer != wider:
