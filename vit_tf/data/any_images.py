@@ -260,9 +260,10 @@ def as_images(
         images = images if isinstance(images, list) else [images]
         return _from_list(images, preprocessing, rule)
     if not hasattr(images, "shape") or not hasattr(images, "dtype"):
+        hint = "; several models are one list: [model, other]" if callable(images) else ""
         raise ValueError(
             "Expected images to be an array, a PIL image, a path, a folder, a list of these, a "
-            f"DataLoader of PyTorch or a tf.data.Dataset. Received: {type(images).__name__}"
+            f"DataLoader of PyTorch or a tf.data.Dataset. Received: {type(images).__name__}{hint}"
         )
     if np.ma.is_masked(images) or tf.as_dtype(images.dtype).is_complex:
         received = "a masked array" if np.ma.is_masked(images) else f"complex type {images.dtype}"

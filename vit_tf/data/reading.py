@@ -77,7 +77,7 @@ def read_batches(
         items = source.read_shuffled(split, indices, seed)
     else:
         items = source.read(split, indices)
-    decoder = source.decoder(items, preprocessing.num_channels)
+    decoder = source.decoder(preprocessing.num_channels)
     # Nothing fits into -1 bytes: then nothing is kept.
     may_cache = keep and (seed is None or len(indices) <= CACHE_EXAMPLES)
     examples, decoders = _plan(
