@@ -595,7 +595,10 @@ def plot_localization(
 
     missing = {"token_row", "token_column"} - set(result.coords)
     if missing:
-        raise ValueError(f"The result has no coordinates {sorted(missing)}")
+        raise ValueError(
+            "Expected a result of localization, with the coordinates token_row and token_column. "
+            f"Received: one without {', '.join(sorted(missing))}"
+        )
     single = layer is None or isinstance(layer, str)
     names = [layer_names(result)[-1]] if layer is None else layer
     names = [names] if isinstance(names, str) else names

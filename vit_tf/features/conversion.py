@@ -114,8 +114,8 @@ def _layer_names(
         if isinstance(layer, int):
             if not defaults:
                 raise ValueError(
-                    "The layers of a function are not known before a call: select them by "
-                    f"name, not by position. Received: {layer}"
+                    "The layers of a plain function are unknown until it is called: select them "
+                    f"by name, not by position. Received: layers={layer}"
                 )
             if not -len(defaults) <= layer < len(defaults):
                 raise ValueError(

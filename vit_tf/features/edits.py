@@ -92,8 +92,8 @@ def along(axis: int, indices: int | Sequence[int], edit: Edit) -> Edit:
         valid = positions.dtype.kind in "iu" and positions.size
         if size is None or not valid or positions.min() < 0 or positions.max() >= size:
             raise ValueError(
-                f"Expected indices from 0 to the size of axis {axis} of the tap. "
-                f"Received: indices={indices} for a tap of shape {tuple(value.shape)}"
+                f"Expected indices of axis {axis}, below its size. Received: indices={indices} "
+                f"for a layer output of shape {tuple(value.shape)}"
             )
         mask = np.isin(np.arange(size), positions)
         shape = [1] * rank

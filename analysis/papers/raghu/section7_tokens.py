@@ -166,7 +166,10 @@ def vit_localizes_more(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
 def _contrast(similarity: xr.DataArray, name: str) -> Estimate:
     """A contrast of `localization`, with the jackknife over batches."""
     if name not in similarity.attrs:
-        raise ValueError(f"Expected spatial tokens, and patches with a CKA. Received: no {name}")
+        raise ValueError(
+            f"Expected a result of localization with {name}, which needs spatial tokens, and two "
+            "or more patches that differ between images. Received: a result without it"
+        )
     rest = similarity.attrs.get(f"{name}_without_batch", ())
     return jackknife_over(similarity.attrs[name], rest, similarity.attrs.get("examples", np.nan))
 
