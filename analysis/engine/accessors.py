@@ -133,13 +133,13 @@ def as_result(dataset: xr.Dataset | xr.DataArray) -> ResultArray | ResultDataset
 
 
 def load(path: str | os.PathLike) -> ResultArray | ResultDataset:
-    """A result that `result.save(path)` wrote, as its measurement returned it.
+    """Loads a result that `result.save(path)` wrote, as the measurement returned it.
 
     Args:
         path: path of the netCDF file.
 
     Returns:
-        The result, which is read into memory.
+        The DataArray or Dataset, in memory.
 
     Raises:
         OSError: if there is no such file, or if it is not a netCDF file.

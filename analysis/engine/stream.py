@@ -91,13 +91,13 @@ class Statistic(Generic[Result]):
 
 @dataclass(frozen=True)
 class Copy:
-    """What a copy of the models of a pass has in place of them.
+    """Replaces the weights of the models in a pass by those of a copy, such as an untrained one.
 
     Attributes:
         weights: pairs of a variable of the models and the variable of the copy.
         states: the states of the statistics of the copy, by request.
-        num_batches: number of the first batches that the copy is shown; None for all. Only a copy
-            after the first may be shown fewer.
+        num_batches: how many batches, from the first on, the copy is measured on; None for all.
+            Only copies after the first may have fewer batches.
     """
 
     weights: Sequence[tuple[keras.Variable, keras.Variable]] = ()
