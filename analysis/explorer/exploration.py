@@ -22,6 +22,7 @@ from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.features.conversion import facts_of, name_models, own_name
 
 from ..engine.class_scores import ClassesLike, as_probabilities
+from ..engine.failures import explain
 from ..engine.results import layer_names
 from ..engine.stream import eager_steps
 from ..figures.models import (
@@ -43,7 +44,6 @@ from .exploration_results import (
     calls_of,
     collect_results,
     is_flat,
-    keep_possible,
 )
 
 MAX_LISTED = 4  # images in the title by name
@@ -343,12 +343,14 @@ def _view(
     """What the page shows of a model: name, numbers, panels, what is left out, and facts."""
     classes = subject.model.features.facts.class_names
     row = describe_model(opened, subject.model)
-    packed, failed = keep_possible(
-        results, lambda name: PACKERS[name](results[name], subject, classes), opened.name
-    )
-    left_out += failed
-    for name in results.keys() - packed.keys():
-        del results[name]
+    packed = {}
+    for name, result in list(results.items()):
+        try:
+            packed[name] = PACKERS[name](result, subject, classes)
+        except Exception as error:
+            title, _ = MEASURES[name]
+            left_out.append((title, [explain(error, f"{title} of {opened.name}")]))
+            del results[name]
     payload = make_payload(subject, results, photos, classes, packed)
     if "scores" in results:
         predicted = results["scores"].values.argmax(axis=-1).tolist()
@@ -440,8 +442,8 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | st
         for file in sorted(x for x in path.rglob("*") if is_image(x.name)) or [path]:
             if not file.is_file():
                 raise ValueError(
-                    f"Image file not found: {without_password(image)!r}. Addresses need a "
-                    "download first."
+                    f"Image file not found: {without_password(image)!r}. An image at a web address "
+                    "has to be downloaded first."
                 )
             pictures.append(decode_file(file))
             names.append(file.name)

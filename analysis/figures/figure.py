@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from itertools import combinations, permutations, product
-from pathlib import Path
 from pkgutil import walk_packages
 from string import Formatter
 from typing import Any, TypeAlias
@@ -17,7 +16,6 @@ from ..engine.results import Results
 from .data import Data
 from .measure import Measurement
 from .models import ROLES, NotApplicable, StudyModel
-from .rendering import Drawing
 
 # In place of numbers of figures: the leading figure of each chapter, and all figures.
 MAIN, ALL = "main", "all"
@@ -393,17 +391,6 @@ class Picture:
             return caption(models or self.selection.models, results)
         return self._filled(caption, "name")
 
-    def drawing(self, results: dict[str, Any], path: Path | None = None) -> Drawing:
-        """The `Drawing` of a dict from label to result, as a PNG at a path."""
-        baselines = tuple(name for name in self.selection.baselines if name in results)
-        return Drawing(
-            self.figure.draw,
-            results,
-            self.selection.alone,
-            baselines if self.selection.baselines else None,
-            path,
-        )
-
     def interactive(self, results: Results) -> list[dict[str, Any]]:
         """Interactive plots: a list with an entry for each result, or an empty one."""
         show = self.figure.interactive
@@ -468,11 +455,21 @@ def select_pictures(
 def all_figures() -> tuple[Figure, ...]:
     """Every `Figure` that a module of `papers/` defines, paper by paper, checked."""
     papers = import_module("vit_tf.analysis.papers")
-    modules = walk_packages(papers.__path__, f"{papers.__name__}.")
-    values = [value for module in modules for value in vars(import_module(module.name)).values()]
-    # A figure that several modules import counts once.
-    figures = {id(value): value for value in values if isinstance(value, Figure)}.values()
-    check_figures(list(figures))
+    figures: list[Figure] = []
+    owners: dict[str, str] = {}  # the module that defines the figures of a number
+    for module in walk_packages(papers.__path__, f"{papers.__name__}."):
+        values = vars(import_module(module.name)).values()
+        # A figure that several modules import counts once.
+        known = set(map(id, figures))
+        new_figures = [x for x in values if isinstance(x, Figure) and id(x) not in known]
+        for number in (number for figure in new_figures for number in figure.numbers_in_paper):
+            if owners.setdefault(number, module.name) != module.name:
+                raise ValueError(
+                    "Expected the figures of a number in one module. Received: figure "
+                    f"{number!r} in {owners[number]} and {module.name}"
+                )
+        figures += new_figures
+    check_figures(figures)
     return tuple(sorted(figures, key=lambda figure: (figure.paper.rank, figure.paper.name)))
 
 

@@ -22,6 +22,7 @@ from vit_tf.features.preprocessed import to_own_units
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.accessors import ResultDataset
+from ..engine.least_squares import ridge_weights
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import PartialGrid, require_grid, tokens_of
 from ..engine.preparation import ImagesLike, prepare, score_layer
@@ -528,10 +529,6 @@ def probe_both(
 
 def cross_validated(x: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray:
     """Whether a ridge classifier of rows (example, channel) is right on each, fitted on others."""
-    from sklearn.linear_model import Ridge
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     x = x.astype(np.float64)
     _, classes = np.unique(targets, return_inverse=True)
     one_hot = np.eye(classes.max() + 1)[classes]
@@ -539,8 +536,12 @@ def cross_validated(x: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray
     is_correct = np.zeros(len(x), bool)
     for number in range(FOLDS):
         train, held_out = fold != number, fold == number
-        probe = make_pipeline(StandardScaler(), Ridge(PENALTY * train.sum()))
-        scores = probe.fit(x[train], one_hot[train]).predict(x[held_out])
+        mean, deviation = x[train].mean(axis=0), x[train].std(axis=0)
+        target = one_hot[train].mean(axis=0)
+        scaled = (x - mean) / np.where(deviation > 0, deviation, 1)
+        l2 = np.array([PENALTY * train.sum()])
+        weights = ridge_weights(l2, rows=scaled[None, train], targets=one_hot[train] - target)
+        scores = scaled[held_out] @ weights[0, 0] + target
         is_correct[held_out] = scores.argmax(axis=1) == classes[held_out]
     return is_correct
 

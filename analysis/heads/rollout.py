@@ -208,8 +208,9 @@ def _skip_changes(taps: Taps) -> dict[str, tf.Tensor]:
     missing = [tap for tap in required or ["block*/attention/weights"] if tap not in taps]
     if missing:
         raise ValueError(
-            "Attention rollout needs 'NAME/skip' and 'NAME/sum' for each 'NAME/weights', and "
-            f"does not apply to a model without skips. Missing: {format_list(missing)}"
+            "Expected layers with attention weights, and the layers 'skip' and 'sum' of each "
+            "sublayer of their blocks: attention rollout does not apply to models without skips. "
+            f"Missing: {format_list(missing)}"
         )
     changes = {}
     # Without a norm between sites, the sum of one site is the skip of the next.

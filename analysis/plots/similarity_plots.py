@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from ..claims.claim import Outcome
 from ..engine.estimates import num_batches
 from ..engine.results import (
     layer_names,
     select_layers,
 )
+from ..statistics.claims import Outcome
 from ..statistics.intervals import ALPHA, t_interval
 from . import style
 from .primitives import (

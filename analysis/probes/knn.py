@@ -409,23 +409,30 @@ def _nearest_of_batch(
 ) -> dict[str, tf.Tensor]:
     """The nearest images of a batch to the test images for which one exceeds the limit."""
     rounded = tf.cast(units, tf.float32)
-    count = searched.directions.shape[0]
+    num_blocks = -(-searched.directions.shape[0] // ROWS)
 
-    def search_rows(start: int, size: int) -> dict[str, tf.Tensor]:
-        products = tf.matmul(searched.rounded[start : start + size], rounded, transpose_b=True)
-        nearer = tf.reduce_max(products, axis=1) > searched.limits[start : start + size]
+    def search_block(block: tf.Tensor, *found: tf.TensorArray) -> tuple[Any, ...]:
+        start = block * ROWS
+        products = tf.matmul(searched.rounded[start : start + ROWS], rounded, transpose_b=True)
+        nearer = tf.reduce_max(products, axis=1) > searched.limits[start : start + ROWS]
         image = tf.cast(tf.where(nearer)[:, 0], tf.int32) + start
         directions = tf.gather(searched.directions, image)
         similarity = tf.matmul(directions, units, transpose_b=True)
         every = tf.broadcast_to(labels, tf.shape(similarity))
-        return {"image": image, **nearest(similarity, every, most)}
+        values = {"image": image, **nearest(similarity, every, most)}
+        pairs = zip(found, values.values(), strict=True)
+        return block + 1, *(array.write(block, x) for array, x in pairs)
 
     # One block after another, so that the memory of a block is free for the next.
-    blocks: list[dict[str, tf.Tensor]] = []
-    for start in range(0, count, ROWS):
-        with tf.control_dependencies([block["similarity"] for block in blocks[-1:]]):
-            blocks.append(search_rows(start, min(ROWS, count - start)))
-    return {name: tf.concat([block[name] for block in blocks], axis=0) for name in blocks[0]}
+    types = {"image": tf.int32, "similarity": units.dtype, "labels": labels.dtype}
+    arrays = [
+        tf.TensorArray(dtype, num_blocks, infer_shape=False, element_shape=shape)
+        for dtype, shape in zip(types.values(), ((None,), (None, most), (None, most)), strict=True)
+    ]
+    _, *found = tf.while_loop(
+        lambda block, *_: block < num_blocks, search_block, (0, *arrays), parallel_iterations=1
+    )
+    return {name: array.concat() for name, array in zip(types, found, strict=True)}
 
 
 def nearest(similarity: tf.Tensor, labels: tf.Tensor, most: int) -> dict[str, tf.Tensor]:

@@ -148,6 +148,8 @@ def retrieval(
         `plots.plot_retrieval`, `average_precision`, `knn_accuracy`; page
         measurements/probes/retrieval.md.
     """
+    if not len(k) or min(k) < 1:
+        raise ValueError(f"Expected every k to be at least 1. Received: k={k}")
     features, (queries, database) = prepare_sets(
         model,
         {"queries": queries, "database": database},
@@ -176,8 +178,6 @@ def retrieval_statistic(
         asked: the `Pooled` features of the queries, from a pass with `pooled_statistic`.
         features, truth, k: as for `retrieval`.
     """
-    if not len(k) or min(k) < 1:
-        raise ValueError(f"Expected every k to be at least 1. Received: k={k}")
     count = len(next(iter(asked.layers.values())))
     if len(truth) != count:
         raise ValueError(

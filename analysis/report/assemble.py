@@ -22,7 +22,6 @@ from vit_tf.features.conversion import ModelLike, facts_of, name_models
 from vit_tf.features.features import ModelFacts
 from vit_tf.features.preprocessed import to_common_range
 
-from ..claims.claim import Outcome, Tested, images_to_decide
 from ..engine.class_scores import as_probabilities
 from ..engine.failures import explain
 from ..engine.pictures import THUMBNAIL, as_pictures
@@ -50,10 +49,10 @@ from ..figures.models import (
     require_distinct,
     shared_framing,
 )
-from ..figures.rendering import drawing_process, save_figure
 from ..figures.supervision import require_supervisions, supervision_of, training_images_of
 from ..plots.similarity_plots import plot_runs
 from ..plots.style import figure_of
+from ..statistics.claims import Outcome, Tested, images_to_decide
 from ..statistics.estimates import accuracy_of
 from .claim_rows import brief, count_sentence
 from .drawing import Drawer, draw, draw_measured
@@ -77,6 +76,7 @@ from .page import (
     write_report,
 )
 from .printed_code import FITTED, Setup, example_code
+from .rendering import drawing_process, save_figure
 from .scorecard import (
     Row,
     claims_over_runs,

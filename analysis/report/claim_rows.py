@@ -8,7 +8,15 @@ import numpy as np
 
 from vit_tf.common.names import join_words
 
-from ..claims.claim import DECIDED, NotTested, Outcome, PaperEffect, Row, Tested, images_to_decide
+from ..statistics.claims import (
+    DECIDED,
+    NotTested,
+    Outcome,
+    PaperEffect,
+    Row,
+    Tested,
+    images_to_decide,
+)
 from ..statistics.estimates import Estimate, Method
 
 METHODS = {

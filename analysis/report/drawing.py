@@ -5,7 +5,6 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from ..engine.failures import explain
 from ..engine.results import Results
 from ..engine.store import ANALYSIS, digest_modules, fingerprint
 from ..figures.figure import Picture
-from ..figures.rendering import Drawing, DrawingProcess, Failures, ProcessEnded, render
 from .page import Panel, ReportFigure
+from .rendering import Drawing, DrawingProcess, Failures, ProcessEnded, render
 
 log = logging.getLogger(__name__)
 # The folders whose code draws pictures, with `figure.draw`, which may be of another module.
@@ -58,12 +57,11 @@ class Drawer:
             return
         # Pictures without a path are not written, and only set the common scales.
         drawings = [
-            replace(
-                picture.drawing(
-                    _results_of(picture, results),
-                    _path(self.folder, picture.name) if picture.name in stale else None,
-                ),
-                models=self._models,
+            as_drawing(
+                picture,
+                _results_of(picture, results),
+                _path(self.folder, picture.name) if picture.name in stale else None,
+                self._models,
             )
             for picture in pictures
         ]
@@ -139,6 +137,18 @@ class Drawer:
                 log.warning("%s; its pictures are drawn here", error)
                 failures = render(drawings)
             self._record(keys, failures)
+
+
+def as_drawing(
+    picture: Picture,
+    results: dict[str, Any],
+    path: Path | None = None,
+    models: tuple[str, ...] = (),
+) -> Drawing:
+    """The `Drawing` of a dict from label to result, as a PNG at a path."""
+    baselines = tuple(name for name in picture.selection.baselines if name in results)
+    known = baselines if picture.selection.baselines else None
+    return Drawing(picture.figure.draw, results, picture.selection.alone, known, path, models)
 
 
 def draw(

@@ -14,7 +14,6 @@ import xarray as xr
 from vit_tf.common.names import format_list, lookup
 from vit_tf.training.checkpointing import flatten
 
-from ..claims.claim import Claim, NotTested, Outcome, Row, Tested
 from ..engine.accessors import ResultDataset
 from ..engine.estimates import Accuracy, permuted_images, require_estimate
 from ..engine.failures import explain
@@ -25,6 +24,7 @@ from ..figures.figure import Figure, all_figures, describe_figure, fields_of
 from ..figures.measure import DATA, Measurement
 from ..figures.models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
 from ..figures.supervision import RECONSTRUCTION, SUPERVISIONS
+from ..statistics.claims import Claim, NotTested, Outcome, Row, Tested
 from ..statistics.estimates import Estimate, beyond, corrected, descriptive, over_runs
 
 LEAST_RUNS = 3  # of each arm, for an outcome about such models in general

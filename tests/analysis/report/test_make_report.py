@@ -15,12 +15,12 @@ from study_models import study_model_of
 import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.analysis import branch_norms, make_report
-from vit_tf.analysis.claims.claim import NotTested, Tested
 from vit_tf.analysis.figures.data import TEST_RULE
 from vit_tf.analysis.figures.figure import all_figures, lookup_figures
 from vit_tf.analysis.figures.models import open_model, slug
 from vit_tf.analysis.report import assemble
 from vit_tf.analysis.report.scorecard import evaluate
+from vit_tf.analysis.statistics.claims import NotTested, Tested
 from vit_tf.features.conversion import name_models
 
 SHAPE = (16, 16, 3)

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 from study_parts import tested_claim
 
-from vit_tf.analysis.claims.claim import NotTested, PaperEffect
 from vit_tf.analysis.papers import raghu, walmer
 from vit_tf.analysis.report.claim_rows import decided_sentences
 from vit_tf.analysis.report.page import (
@@ -26,6 +25,7 @@ from vit_tf.analysis.report.page import (
     ShownImage,
     write_report,
 )
+from vit_tf.analysis.statistics.claims import NotTested, PaperEffect
 from vit_tf.analysis.statistics.estimates import accuracy_of, mean_over
 
 VOID = {"meta", "link", "img", "br", "hr"}

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
-from ..statistics.estimates import Estimate, Method, Units
-from ..statistics.intervals import Limits
-from ..statistics.planning import safeguard_effect, units_for_power
+from .estimates import Estimate, Method, Units
+from .intervals import Limits
+from .planning import safeguard_effect, units_for_power
 
 POWER = 0.8  # with which a number of images decides
 MOST_IMAGES = 100_000  # more are no advice: ImageNet has 50,000 for validation
