@@ -57,12 +57,12 @@ class Statistic(Generic[Result]):
 
     Attributes:
         step: function of one batch: `step(images, *taps)`, or `step(images, labels, *taps)` if
-            `with_labels` is true. For each model, it gets a dict `{tap: tensor}`. It returns a dict
-            of structures of tensors. Over batches, the tensors are summed as float64. There are two
-            exceptions: tensors under the key `"rows"` are concatenated along their first axis, in
-            the order of the batches, and tensors under `"merged"` are combined by `merge`. The step
-            is compiled without AutoGraph: decorate functions that need AutoGraph with
-            `tf.function`.
+            `with_labels` is true. For each model, it gets a dict `{layer: tensor}`. It returns a
+            dict of structures of tensors. Over batches, the tensors are summed as float64. There
+            are two exceptions: tensors under the key `"rows"` are concatenated along their first
+            axis, in the order of the batches, and tensors under `"merged"` are combined by
+            `merge`. The step is compiled without AutoGraph: decorate functions that need AutoGraph
+            with `tf.function`.
         finish: function that computes the result from the totals. The totals are arrays in the
             same structure as the output of a step.
         min_batch: minimum number of examples in a batch. If the last batch of a data set has fewer

@@ -389,6 +389,7 @@ def layer_match_accuracy(similarity: xr.Dataset) -> tuple[int, int]:
     Args:
         similarity: result of `cka` for two training runs of one architecture.
 
+    Returns:
         Pair of counts of layers of the first run (`layer_x`): the number of layers whose largest
         CKA is with the layer of the same name, and the number of layers for which the second run
         has a layer of the same name.

@@ -138,13 +138,14 @@ def _tensors(features: TapModel) -> dict[str, Tensor]:
 
 
 def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
-    """A `keras.Model` from images to the taps of `model` that match the patterns.
+    """A `keras.Model` from images to chosen intermediate tensors of `model`.
 
-    The submodel shares the weights of `model` and holds only the layers that its taps need. Models
-    of this package have the taps in `model.taps`. In any other Keras model, every nested layer is a
-    tap. The name of such a tap is the path of layer names, joined by slashes. If a layer returns
-    several tensors, each of them is a tap, such as `"attention/0"`. The second call of a layer is a
-    tap with the suffix `@2`, such as `"relu@2"`.
+    These tensors are called taps. Models of this package list the names of their taps in
+    `model.taps`. In any other Keras model, the output of every layer, at the top level or inside
+    another layer, is a tap. Its name is the path of layer names, joined by slashes. If a layer
+    returns several tensors, each of them is a tap, such as `"attention/0"`. The output of the
+    second call of a layer has the suffix `@2`, such as `"relu@2"`. The submodel shares the weights
+    of `model` and holds only the layers that its taps need.
 
     Patterns with these endings also match values that no layer returns:
 
@@ -159,18 +160,18 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
     Args:
         model: a built Keras model with one input, functional or subclassed. For a PyTorch module, a
             function from images to taps is returned instead of a `keras.Model`.
-        *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of patterns. Without
+        *patterns: shell patterns of taps, such as `"block*/mlp/sum"`, or lists of patterns. Without
             patterns, the submodel returns the representations, which are the embedding, the output
             of each block or stage, and the final norm. The guide `ten-lines.md` lists the rules for
             models of other packages.
 
     Returns:
-        A `keras.Model` that returns a dict from taps to tensors, also for one tap: a layer on top
-        takes one of them, as in `keras.layers.Dense(5)(features(images)["pooled"])`.
+        A `keras.Model` that returns a dict from tap to tensor, also if there is only one tap. A
+        layer can be called on one of them: `keras.layers.Dense(5)(features(images)["pooled"])`.
 
     Raises:
-        ValueError: if a pattern matches no tap (the message lists near matches), or if the model is
-            not built or has channels-first layers.
+        ValueError: if a pattern matches no tap (the message lists near matches), if the model is
+            not built, or if it has channels-first layers.
     """
     if is_torch_module(model):
         from vit_tf.features.torch_modules import module_features  # which imports PyTorch
