@@ -53,7 +53,7 @@ def eager_steps() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Statistic(Generic[Result]):
-    """The computations of an analysis: a step for each batch, and a result from the totals.
+    """A statistic over a data set: a step for each batch, and a function from totals to a result.
 
     Attributes:
         step: function of one batch: `step(images, *taps)`, or `step(images, labels, *taps)` if

@@ -138,12 +138,12 @@ class ModelFacts:
 
     @property
     def score_kind(self) -> ScoreKind:
-        """What turns the class scores into probabilities; softmax where it is not known."""
+        """The function from class scores to probabilities; softmax if it is unknown."""
         return self.scores.kind if self.scores else ScoreKind.SOFTMAX
 
     @property
     def expected_images(self) -> Preprocessing:
-        """The preprocessing of the images; where it is not known, to values in [-1, 1]."""
+        """The preprocessing of the images; if it is unknown, one to values in [-1, 1]."""
         if self.preprocessing is not None:
             return self.preprocessing
         # Models of grey images may have no axis of channels.
@@ -180,17 +180,17 @@ class Features(abc.ABC):
 
     @property
     def token_grid(self) -> TokenGrid | None:
-        """Where the tokens or positions of the last layers lie: `facts.grid`."""
+        """`TokenGrid` of the tokens or positions of the last layers: `facts.grid`."""
         return self.facts.grid
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """What turns 8-bit images into the model's input: `facts.preprocessing`."""
+        """`Preprocessing` from 8-bit images to the model's input: `facts.preprocessing`."""
         return self.facts.preprocessing
 
     @property
     def identity(self) -> int:
-        """Equal for features that compute the same, which a pass calls once."""
+        """A number that is equal for features with the same values, which a pass computes once."""
         return id(self)
 
     @property
@@ -204,7 +204,7 @@ class Features(abc.ABC):
         return ()
 
     def digest(self) -> str:
-        """Identifies structure and weights; empty where nothing identifies them."""
+        """A text that identifies structure and weights; empty if it cannot be computed."""
         return ""
 
     @abc.abstractmethod
@@ -261,11 +261,11 @@ class Features(abc.ABC):
         return self.with_facts(scores=ClassScores(layer))
 
     def with_grid_of_layers(self) -> Features:
-        """The features with the grid of their own layers, where it is inferred from layers."""
+        """The features with the grid of their own layers, if the grid is inferred from layers."""
         return self
 
     def with_pooled_tokens(self) -> Features:
-        """The features with the positions of the tokens that the head reads, where these show."""
+        """The features with the positions of the tokens that the head uses, if these are known."""
         return self
 
     def with_model(self, model: keras.Model) -> Features:

@@ -35,9 +35,9 @@ FACTS = "features.json"  # next to a SavedModel
 
 @keras.saving.register_keras_serializable("vit_tf")
 class TapModel(keras.Model):
-    """A functional model from images to `{tap: tensor}` that knows where the tokens lie.
+    """A functional model from images to `{tap: tensor}`, with the grid of the tokens.
 
-    `outputs` is in depth order; `pooled_tokens` are the positions that the model's head reads.
+    `outputs` is in depth order; `pooled_tokens` are the token positions that the head uses.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class TapModel(keras.Model):
         return segments
 
     def call(self, images: Tensor, training: bool = False, mask: Any = None) -> dict[str, Tensor]:
-        """The taps of a batch of images, as inference unless `training`.
+        """The taps of a batch of images, in inference mode unless `training` is true.
 
         Raises:
-            ValueError: for images whose shape differs from the model's, and for integer images
-                unless `check_dtype` finds them declared.
+            ValueError: if the shape of the images differs from the model's, or if images are
+                integers and the model does not declare integers.
         """
         check_dtype(self, keras.backend.standardize_dtype(images.dtype))
         images = fix_image_shape(images, self.input_shape)
@@ -104,10 +104,10 @@ class TapModel(keras.Model):
     def export(
         self, filepath: str | os.PathLike, format: str = "tf_saved_model", **kwargs: Any
     ) -> None:
-        """Exports as `keras.Model.export` does; a SavedModel's folder keeps the facts of images.
+        """Exports like `keras.Model.export`, for `vit_tf.load_features`.
 
-        `features.json` holds the token grid, the preprocessing and the taps in depth order, for
-        `vit_tf.load_features`.
+        The folder of a SavedModel also gets a file `features.json` with the token grid, the
+        preprocessing and the taps in depth order.
         """
         super().export(filepath, format=format, **kwargs)
         if format == "tf_saved_model":
@@ -115,7 +115,7 @@ class TapModel(keras.Model):
                 json.dump(self.facts() | {"taps": self.taps}, file, indent=1)
 
     def facts(self) -> dict[str, Any]:
-        """The token grid and the preprocessing as a dict that JSON can hold."""
+        """The token grid and the preprocessing as a JSON-serializable dict."""
         grid = vars(self.token_grid) if self.token_grid else None
         preprocessing = self.preprocessing and self.preprocessing.to_config()
         return {"token_grid": grid, "preprocessing": preprocessing}
