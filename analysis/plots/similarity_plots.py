@@ -876,7 +876,7 @@ def plot_compute(result: xr.Dataset, ax: "Axes") -> "Axes":
 
     Each point shows one run, labelled with the coordinate `run`. Families of models, given by the
     coordinate `family`, have different colours. The axis of compute, in floating-point operations,
-    is logarithmic. Runs without an accuracy (NaN) are left out.
+    is logarithmic. Runs without an accuracy (NaN) are not drawn.
 
     Args:
         result: Dataset with `training_flops` and `test_accuracy` of dims (run,), from `vit-tf

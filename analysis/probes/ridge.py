@@ -317,12 +317,12 @@ def probe_statistic(
 ) -> Statistic[Probe]:
     """The `Statistic` that fits the probes of `ridge_probe`.
 
-    A layer with more channels than there are examples stores all of its features, others only sums.
-    Only the first batch of `train` is read here, to infer the largest possible number of examples.
+    For a layer with more channels than examples, all features are stored; for others, only sums.
+    The first batch of `train` is read here, to infer the largest possible number of examples. Other
+    arguments and errors are those of `ridge_probe`.
 
     Returns:
-        `Statistic` over images and labels whose result is a `Probe`. Other arguments and errors are
-        those of `ridge_probe`.
+        `Statistic` over images and labels whose result is a `Probe`.
     """
     require_word(tokens, PROBED)
     strengths: list[float] = np.atleast_1d(np.asarray(l2, np.float64)).tolist()
