@@ -137,7 +137,7 @@ def statistic(
         analysis: a measurement such as `cka`, whose declaration determines the name, the statistic
             and the printed call; or a name, if `make` returns the statistic.
         models: a `StudyModel`, or a tuple of several.
-        taps: names of the taps to measure; for several models, a list of names for each model.
+        taps: names of the layers to measure; for several models, a list of names for each model.
         name: first part of the name of the result, before the names of the models; by default, the
             name of the measurement.
         detail: the argument `detail` with which the printed call selects the same layers as `taps`.

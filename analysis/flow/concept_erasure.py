@@ -119,8 +119,8 @@ def concept_erasure(
 
     Raises:
         ValueError: if the submodel does not return class scores and other layers, if the concept is
-            unknown, constant or not finite, or differs from the images in length, if a
-            quarter of the images is empty, or if activations are not finite.
+            unknown, constant or not finite, or differs from the images in length, if there are too
+            few images for four parts, or if activations are not finite.
 
     Examples:
         >>> effect = analysis.concept_erasure(vit, (images, labels), draws=2)

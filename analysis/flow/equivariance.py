@@ -56,7 +56,7 @@ def equivariance_error(
     such as a pooled layer, has no positions, so its error measures invariance.
 
     Args:
-        model, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.
+        model, images, grid: as in `vit_tf.analysis`. Prefix tokens, such as CLS, are excluded.
         shifts: pairs (down, right) of integers, in pixels. The default is the smallest diagonal
             shift that moves the maps of all layers by whole positions (the patch size for a ViT),
             and two and four times this shift unless that exceeds half the image.

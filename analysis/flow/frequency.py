@@ -38,8 +38,8 @@ def frequency_amplitude(
 
     Here, x is a channel of the feature map of a layer, and the frequencies (w, w) lie on the
     diagonal of its two-dimensional Fourier transform (Park and Kim 2022,
-    https://arxiv.org/abs/2202.06709, section 3 and figure 2). The logarithm is taken separately for
-    each channel, so that a channel with massive activations counts like any other. Channels without
+    https://arxiv.org/abs/2202.06709, section 3 and figure 2). The logarithm is computed for each
+    channel, so that a channel with massive activations counts like any other. Channels without
     amplitude at frequency 0, such as dead channels, are excluded. Attention that averages tokens
     lowers the amplitude, and uniform attention lowers it most. At the frequency (w, w), a blur of
     standard deviation s lowers the log amplitude by `s^2 w^2`.

@@ -65,7 +65,7 @@ def robustness(
 
     To shuffle an image, it is cut into a grid of 2 x 2, 4 x 4, 8 x 8 or 14 x 14 cells, all of which
     are permuted at random (Naseer et al. 2021, section 3.3). Grids that do not divide the image
-    into whole pixels are left out.
+    into whole pixels are omitted.
 
     The random numbers of an image depend only on its values and on the seed, not on the batch or
     the order of images. All models that expect images in the same range are therefore tested on the

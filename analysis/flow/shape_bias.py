@@ -32,7 +32,7 @@ def shape_bias(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """Share of decisions for the shape when shape and texture of an image disagree.
+    """Shape bias: share of decisions for the shape if shape and texture of an image disagree.
 
         shape_bias = shape decisions / (shape decisions + texture decisions)
 

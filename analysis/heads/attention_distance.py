@@ -72,9 +72,9 @@ def attention_distance(
 
     Returns:
         DataArray of shape (layer, head), in pixels. The coordinate `left_out` of the same shape is
-        the number of (image, query) pairs that were left out. The distance of a head is NaN if all
-        its queries were left out. With several batches, the attribute `leave_one_out` is the
-        distance without each batch, of shape (batch, layer, head), flattened.
+        the number of excluded (image, query) pairs. The distance of a head is NaN if no query
+        remains. With several batches, the attribute `leave_one_out` is a flat array of shape
+        (batch, layer, head), the distance without each batch in turn.
 
     Raises:
         ValueError: if a layer does not return attention weights over the tokens of the grid, or if

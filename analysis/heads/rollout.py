@@ -48,7 +48,7 @@ def attention_rollout(
     R_l(q, k) is the share of the embedding of token k in token q after layer l (Abnar and Zuidema
     2020, https://arxiv.org/abs/2005.00928, section 3). The factor 1/2 assumes that the skip and the
     branch have equal weight. Values and MLPs are ignored. Attention to prefix tokens counts like
-    any other attention, so no query is left out.
+    any other attention, so no query is excluded.
 
     Args:
         model: a model, or a callable that maps images to a dict from layer name to tensor. The dict

@@ -59,6 +59,7 @@ def attention_saliency(
     which the query attends to prefix tokens only (its attention to the spatial tokens is 0 in
     float32). Walmer et al. count a patch as covered if the mask touches it. To use this definition,
     pass masks at the size of the token grid that are 1 for every patch that the object touches.
+
     Args:
         model: a model, or a callable that maps images to a dict of attention weights, as for
             `mean_attention`.

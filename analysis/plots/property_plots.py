@@ -262,7 +262,7 @@ STITCHED = {
 
 @draws(dict.fromkeys(STITCHED, "layer_x layer_y"))
 def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss_change") -> "Axes":
-    """Change of a model's predictions when a layer is a linear map of another model's layer.
+    """Change of a model's predictions when a linear map of another model's layer replaces a layer.
 
     `layer_x`, the layer that is mapped, runs from left to right. `layer_y`, the layer that is
     replaced, runs from bottom to top.

@@ -879,7 +879,7 @@ def plot_compute(result: xr.Dataset, ax: "Axes") -> "Axes":
 
     Each point shows one run, labelled with the coordinate `run`. Families of models, given by the
     coordinate `family`, have different colours. The axis of compute, in floating-point operations,
-    is logarithmic. Runs without an accuracy (NaN) are left out.
+    is logarithmic. Runs without an accuracy (NaN) are not drawn.
 
     Args:
         result: Dataset with `training_flops` and `test_accuracy` of dims (run,), from `vit-tf
@@ -960,9 +960,8 @@ def plot_runs(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Effects that test the claims of papers, for several runs, with a row for each claim.
 
     The horizontal position is the effect, divided by the largest effect in the row; 0 is no effect.
-    Effects in the direction that the paper reports are on the right. Small
-    points show runs. Diamonds show the means over runs with their intervals, and colours show the
-    outcomes.
+    Effects in the direction that the paper reports are on the right. Small points show runs.
+    Diamonds show the means over runs with their intervals, and colours show the outcomes.
 
     Args:
         result: Dataset with `values` of dims (claim, training), from `scorecard_of_runs`.

@@ -78,7 +78,7 @@ class Estimate:
 
     @property
     def terms(self) -> tuple[float, ...]:
-        """The terms of independent models; the number itself if it is about one model."""
+        """The terms of a difference between independent models; otherwise, the number itself."""
         return self.arms or (self.value,)
 
 
