@@ -330,7 +330,7 @@ def test_an_undecided_claim_states_how_many_images_would_decide_it(tmp_path):
     parts = 0.1 + 0.08 * np.array([1.5, -1.5, 1, -1, 0.5, -0.5, 0.8, -0.8])
     undecided = replace(tested_claim(), estimate=mean_over(parts, "batches", 200))
     page = _write(tmp_path / "report.html", scorecard=[undecided])
-    assert re.search(r"About [\d,]+ images would decide the claim, if the true effect", page.text)
+    assert re.search(r"About [\d,]+ images would probably decide the claim, if the true effect", page.text)
 
 
 def test_claims_of_each_paper_stand_together(tmp_path):
