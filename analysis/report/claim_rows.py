@@ -53,7 +53,7 @@ def method_text(estimate: Estimate) -> str:
         return f"Descriptive. {estimate.note}." if estimate.note else "Descriptive."
     units = f"{estimate.units.count} {estimate.units.name}"
     if estimate.units.images not in (None, estimate.units.count):
-        units += f" of {estimate.units.images:,} images in all"
+        units += f" ({estimate.units.images:,} images in total)"
     method = METHODS[estimate.method].format(units=units)
     holm = f", corrected for {estimate.comparisons} comparisons (Holm)"
     text = f"Interval: {method}{holm if estimate.comparisons > 1 else ''}."
