@@ -27,7 +27,7 @@ OPTIONAL = {
     "parts": "images with masks of parts of objects",
     "videos": "videos with masks of objects",
     "pairs": "pairs of images with keypoints",
-    "landmarks": "queries and images of landmarks for retrieval",
+    "landmarks": "queries of landmarks, and images to retrieve",
 }
 NEEDED = {LABELS: "labels of two classes or more", **OPTIONAL}
 

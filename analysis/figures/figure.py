@@ -327,7 +327,7 @@ def _pairs(
         elif reason:
             reasons.append(reason)
     if len(user_models) == 1:
-        return selections, ["It compares two models, and the report has only one."]
+        return selections, ["It compares two models; one is given."]
     return selections, [] if selections else list(dict.fromkeys(reasons))
 
 

@@ -121,7 +121,7 @@ def why_not(models, number, data=EVERYTHING):
     "models, number, pictures, reasons",
     [
         ([CNN], "1", ["cka-cnn"], []),
-        ([CNN], "2", [], ["It compares two models, and the report has only one."]),
+        ([CNN], "2", [], ["It compares two models; one is given."]),
         ([CNN, VIT], "2", ["cka-cnn-vit"], []),
         ([CNN], "3", [], ["CNN has no attention weights."]),
         ([CNN, VIT], "3", ["attention-distance"], ["CNN has no attention weights."]),
@@ -148,7 +148,7 @@ def why_not(models, number, data=EVERYTHING):
         ([CNN], "rollout", [], ["CNN has no attention weights and skips."]),
         ([VIT], "rollout", ["rollout-vit"], []),
         ([NO_SKIPS], "rollout", [], None),
-        ([VIT], "W.6", [], ["It compares two models, and the report has only one."]),
+        ([VIT], "W.6", [], ["It compares two models; one is given."]),
         ([CNN, VIT, PLACELESS], "W.19", ["last-layers"], None),
         ([VIT], "W.20", [], ["ViT has no norms of sublayers."]),
         ([VIT], "W.23", ["residual-cka-vit"], []),
