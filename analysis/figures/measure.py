@@ -252,8 +252,8 @@ MOST_MODELS = 4
 # What a shared pass goes through, in words.
 DATA_DESCRIPTIONS = {
     "train": "images that probes are fitted on",
-    "validation": "images that choose their penalty",
-    "gallery": "images to look for neighbours among",
+    "validation": "images that select their penalty",
+    "gallery": "images for the search of nearest neighbours",
     "objects": "images with masks of objects",
     "parts": "images with masks of parts",
 }

@@ -204,7 +204,7 @@ def write_figures(
         counts = [x.attrs["examples"] for x in results.values() if "examples" in x.attrs]
         height, width = tf.nest.flatten(data.few.element_spec)[0].shape[1:3]
         count = f"{max(counts):,} " if counts else ""
-        introduction = f"Measured on {count}images of {height} x {width} pixels, without training."
+        introduction = f"Measured on {count}images of {height} x {width} pixels."
     # The first picture that is shown of the figure that tests a claim.
     shown = {panel.name for _, figure in drawn for panel in figure.panels}
     shown |= {figure.name for _, figure in drawn}
@@ -499,9 +499,8 @@ def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
         return []
     claims_in_words = f"{len(needed)} undecided claim{'s' if len(needed) > 1 else ''}"
     return [
-        f"About {max(needed):,} images, instead of {max(counts):,}, are probably enough to decide "
-        f"{claims_in_words}. This assumes that each true effect is the end of its 80 % CI that is "
-        "nearer to 0."
+        f"About {max(needed):,} images, instead of {max(counts):,}, would probably decide "
+        f"{claims_in_words}, if each true effect is the end of its 80 % CI that is nearer to 0."
     ]
 
 
@@ -689,7 +688,8 @@ def undefined(results: Results) -> LeftOut:
             layers = [*grey, *(layer for layer in constant if layer != "none")]
             if layers:
                 sentences.append(f"{result.attrs['model']}: {', '.join(layers)}.")
-    return [("Layers without a similarity, as they do not vary", sentences)] if sentences else []
+    title = "Similarity of layers that do not vary between images"
+    return [(title, sentences)] if sentences else []
 
 
 def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) -> Report:
@@ -724,9 +724,9 @@ def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) ->
     figure = ReportFigure(
         name="runs",
         title="Claims by run",
-        caption="Each row shows one claim, scaled to its largest effect. The dashed line marks no "
-        "effect; effects to the right have the direction that the paper reports. Points are runs; "
-        "diamonds are means over runs, with 95 % CIs.",
+        caption="Each row shows one claim; effects are divided by the largest effect of the row. "
+        "The dashed line marks no effect; effects to the right have the direction that the paper "
+        "reports. Points are runs; diamonds are means over runs, with 95 % CIs.",
         paper="",
         alt=" ".join(f"{row.claim.statement} {row.outcome.value}." for row in claims),
         png=folder / "figures" / "runs.png",

@@ -186,8 +186,8 @@ def _test_one(assigned: _Assigned, values: dict[str, Any]) -> Row:
     if claim.least_images > (training_images or 0):
         known = "an unknown number of" if training_images is None else f"{training_images:,}"
         return not_tested(
-            "Too few images, or an unknown number: the claim is about models trained on "
-            f"{claim.least_images:,} images or more; these were trained on {known} images."
+            f"The claim is about models trained on {claim.least_images:,} images or more; these "
+            f"were trained on {known} images."
         )
 
     # What holds without training is subtracted; without copies this is not known.
@@ -200,8 +200,8 @@ def _test_one(assigned: _Assigned, values: dict[str, Any]) -> Row:
         if not estimates:
             reasons = " ".join(dict.fromkeys(null for null in nulls if isinstance(null, str)))
             return not_tested(
-                "The claim also has to be measured on untrained copies of all these models, and "
-                "these measurements are missing. " + reasons
+                "The claim needs measurements of untrained copies of all these models, which are "
+                "missing. " + reasons
             )
         effect, untrained = beyond(trained, estimates), tuple(null.value for null in estimates)
 
@@ -242,7 +242,8 @@ def _measure(
         require_estimate(estimate, f"the claim {claim.name!r}")
     except Exception as error:
         return explain(error, f"The claim {claim.name!r}")
-    return "The number is not defined here." if np.isnan(estimate.value) else estimate
+    undefined = "The number of the claim is not defined for these models (NaN)."
+    return undefined if np.isnan(estimate.value) else estimate
 
 
 def _lookup(name: str, values: dict) -> Any:
@@ -261,7 +262,7 @@ def _named(template: str, assignment: Mapping[str, Any]) -> str:
     """A result's name with the models' names in it."""
     for role in fields_of(template):
         if not assignment.get(role):
-            raise ValueError(f"No model to test it on: it needs {ROLES[role]}.")
+            raise ValueError(f"No model with this role: the claim needs {ROLES[role]}.")
     return template.format(**assignment)
 
 
