@@ -21,12 +21,14 @@ class ModelGraph:
         scores: the tap that holds what the model returns; None where it is not known.
         num_repeated: how many blocks there are of one kind, where there are more of them than
             representations; otherwise 0.
+        shared_values: taps of values that several heads share, as in grouped-query attention.
     """
 
     representations: tuple[str, ...]
     blocks: tuple[str, ...]
     scores: str | None = None
     num_repeated: int = 0
+    shared_values: tuple[str, ...] = ()
 
     @classmethod
     def from_names(cls, taps: Sequence[str]) -> "ModelGraph":
