@@ -305,9 +305,8 @@ def require_labelled(name: str, images: Any, num_classes: int | None = None) -> 
     if count > 2:
         others = ", ".join(f"{part.dtype} of shape {part.shape}" for part in parts[2:])
         raise ValueError(
-            f"Expected {name} to be (images, labels), or (images, labels, weights) with a weight "
-            f"for each image, which measurements ignore. Received: {count} parts, after "
-            f"images and labels {others}"
+            f"Expected {name} to be (images, labels) or (images, labels, weights), with one weight "
+            f"for each image. Received: {count} parts; after the images and labels: {others}"
         )
     if is_dataset:
         require_label_type(parts[1], num_classes, name)

@@ -734,6 +734,7 @@ def _observed_features(
         layers=layers, shapes=shapes, structure=replace(graph, **kept), scores=scores
     )
     grid = observed_grid(observed, images, loaded.patch_size, loaded.prefix)
+    reasons = {**facts.reasons, **reasons}
     return observed.with_facts(grid=grid, reasons=reasons), constant, last_variation
 
 

@@ -18,7 +18,7 @@ from vit_tf.data.equal_batches import split_batches
 from vit_tf.data.labels import batch_labels, require_counted
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
-from vit_tf.features.layers import Detail, Shape, is_shared_by_heads
+from vit_tf.features.layers import Detail, Shape
 from vit_tf.features.structure import OF_SUBLAYERS
 from vit_tf.features.tokens import as_grid
 
@@ -121,7 +121,7 @@ def head_ablation(
             "Expected outputs of heads of shape (token, head, channel) for each example. "
             f"Received: {unlike}"
         )
-    if shared := [tap for tap in shapes if is_shared_by_heads(tap, features.facts.shapes)]:
+    if shared := [tap for tap in shapes if tap in features.facts.structure.shared_values]:
         raise ValueError(
             "Expected a layer with one set of values for each head. Received: "
             f"{format_list(shared)}, grouped-query attention, in which several heads share values, "
@@ -761,7 +761,8 @@ def replacement_of(replacement: str, tap: str, means: Mapping[str, tf.Tensor] | 
 
 
 def layers_to_edit(features: Features, scores: str) -> dict[str, Shape]:
-    """The shapes, without the example axis, of all layers but the scores."""
+    """The shapes, without the example axis, of all layers but the scores, of a model to edit."""
+    features.require_editable()
     facts = features.facts
     if scores not in facts.layers or len(facts.layers) < 2:
         raise ValueError(

@@ -354,6 +354,9 @@ def grad_cam(
         scores=scores,
         keep_order=True,
     )
+    # A map is enlarged to the whole image, of which each layer must show all.
+    if reason := features.facts.reasons.get("grid"):
+        raise ValueError(f"Grad-CAM cannot be enlarged to the image of {features.name!r}: {reason}")
     scores = score_layer(features, scores)
     classes = [int(label) for label in class_positions(features, images, classes, scores)]
     # One map for each image, class and layer.
