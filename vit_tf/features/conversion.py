@@ -30,18 +30,18 @@ def as_features(
     patch_size: int | None = None,
     prefix: int | None = None,
 ) -> Features:
-    """All layers of a model as `Features`; features as they are.
+    """All layers of a model as `Features`; `Features` are returned unchanged.
 
     Args:
         model: a built Keras model with one input; a submodel or a SavedModel; a PyTorch module; a
             path or the name of a pretrained model; or a function from images to a dict from layer
             to tensor or array.
         size: (height, width) of the images, for a model that takes images of more than one size.
-        patch_size, prefix: pixels of a patch and number of prefix tokens, for a model that does not
-            declare its grid.
+        patch_size, prefix: side of a patch in pixels and number of prefix tokens, for a model that
+            does not declare its grid.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if the model has another form.
     """
     if isinstance(model, Features):
         return model
@@ -114,8 +114,8 @@ def _layer_names(
         if isinstance(layer, int):
             if not defaults:
                 raise ValueError(
-                    "The layers of a function are not known before a call: select them by "
-                    f"name, not by position. Received: {layer}"
+                    "The layers of a plain function are unknown until it is called: select them "
+                    f"by name, not by position. Received: layers={layer}"
                 )
             if not -len(defaults) <= layer < len(defaults):
                 raise ValueError(
@@ -163,8 +163,8 @@ def features_of(
             selects n evenly spaced layers.
 
     Returns:
-        `Features`: `features(images)` returns the layers, and `features.facts` says what is known
-        about the model, such as its `layers`, `grid` and `preprocessing`.
+        `Features`: `features(images)` returns the layers, and `features.facts` holds the known
+        properties of the model, such as its `layers`, `grid` and `preprocessing`.
 
     Raises:
         ValueError: if the `model` is not supported or has no layers of this kind, or if `detail` is
@@ -188,7 +188,7 @@ def choose(features: ModelLike, names: Iterable[str]) -> Features:
         names: names of layers.
 
     Returns:
-        Features of these layers, with the facts of the given features.
+        Features of these layers, with the `facts` of the given features.
 
     Raises:
         ValueError: when the features are called, if they do not have one of the names.
@@ -226,29 +226,21 @@ def own_name(model: ModelLike) -> str:
 def require_model(model: Any) -> None:
     """Raises a `ValueError` for what no measurement can be made of."""
     is_pipeline = type(model).__module__.startswith("transformers.pipelines.")
-    if not callable(model) or isinstance(model, type) or is_pipeline:
-        raise ValueError(
-            "Expected features to be a callable from images to {tap: tensor}, such as "
-            f"vit_tf.submodel(model, 'block*'). Received: {_describe(model)}"
-        )
-
-
-def _describe(model: Any) -> str:
-    """What was received in place of a model, in words."""
-    if isinstance(model, Mapping):
-        return "a dict; activations at hand are compared by cka({name: array})"
-    if hasattr(model, "shape"):
-        return (
-            f"an array of shape {tuple(model.shape)}; activations at hand are compared by "
-            "cka({name: array})"
-        )
-    if isinstance(model, type):
-        return f"the class {model.__name__} in place of a model: {model.__name__}(...)"
-    if hasattr(model, "model"):
-        return f"{type(model).__name__}, whose attribute model is one"
-    if isinstance(model, list | tuple) and any(map(callable, model)):
-        return (
+    if callable(model) and not isinstance(model, type) and not is_pipeline:
+        return
+    received = repr(model)
+    if isinstance(model, Mapping) or hasattr(model, "shape"):
+        received = "activations at hand, which are compared by cka({name: array})"
+    elif isinstance(model, type):
+        received = f"the class {model.__name__} in place of a model: {model.__name__}(...)"
+    elif hasattr(model, "model"):
+        received = f"{type(model).__name__}, whose attribute model is one"
+    elif isinstance(model, list | tuple):
+        received = (
             f"{len(model)} models; a measurement takes one, and cka(model, images, other) and "
             "last_layer_cka({name: model}, images) compare several"
         )
-    return repr(model)
+    raise ValueError(
+        "Expected features to be a callable from images to {tap: tensor}, such as "
+        f"vit_tf.submodel(model, 'block*'). Received: {received}"
+    )

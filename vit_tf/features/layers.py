@@ -6,7 +6,6 @@ all use `layers_of`. It decides by the names, shapes and structure of a model, i
 
 import fnmatch
 import itertools
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -218,19 +217,8 @@ def _heads(model: _Model) -> list[str]:
     """The outputs of heads; of Keras' attention layers the values, which they are means of."""
     values = model.matching("*/value", "*/value@*")
     values = [tap for tap in values if len(model.shapes.get(tap, ())) == 3]
-    values = [tap for tap in values if not is_shared_by_heads(tap, model.shapes)]
+    values = [tap for tap in values if tap not in model.graph.shared_values]
     return model.matching("*/heads", "*/heads@*") or values
-
-
-def is_shared_by_heads(tap: str, shapes: Mapping[str, Shape]) -> bool:
-    """Whether a tap holds values that several heads share, as in grouped-query attention."""
-    query = shapes.get(query_of(tap), ()) if is_part(tap, "value") else ()
-    return len(query) == 3 and query[1] != shapes[tap][1]
-
-
-def query_of(value: str) -> str:
-    """The tap of the queries of an attention layer whose values are a tap."""
-    return re.sub(r"value(@\d+)?$", r"query\1", value)
 
 
 def _block_heads(model: _Model) -> list[str]:
@@ -260,10 +248,11 @@ def _norms(model: _Model) -> list[str]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of layers: what a model without them lacks, in words, and which they are.
+    """A kind of layers, selected for a group of measurements, such as attention weights.
 
-    `with_scores` are read with the scores of classes as well; `is_detailed` are chosen among the
-    representations, of which a `detail` names a subset.
+    `lacks` states in words what a model without such layers lacks, and `select` returns their
+    names. If `with_scores`, measurements use the class scores too. If `is_detailed`, the layers are
+    selected among the representations, and the argument `detail` names a subset of these.
     """
 
     lacks: str
@@ -308,22 +297,22 @@ def layers_of(
     detail: Detail = None,
     block: str = "block00",
 ) -> list[str]:
-    """Names of the layers that a measurement of a kind reads, in depth order.
+    """Names of the layers of one kind, such as attention weights, in depth order.
 
     Args:
-        kind: a key of `KINDS`.
-        names: of all taps of the model, in depth order.
-        shapes: of the taps, without the example axis; empty where the names of the tap grammar
-            show what they are.
-        graph: which taps are representations, blocks and scores.
-        grid: where the tokens or positions of the last layers lie; None where it is not known.
-        detail: a key of `DETAILS` for kinds that are chosen among the representations; or how many
-            of the layers to read, evenly spaced.
-        block: the block of the kind `"block_heads"`.
+        kind: a key of `KINDS`, such as `"representations"`, `"attention"` or `"skips"`.
+        names: names of all taps (layer outputs) of the model, in depth order.
+        shapes: dict from tap to its shape, without the example axis. It may be empty for the models
+            of this package, whose names, such as `block03/mlp/sum`, show what each tap is.
+        graph: the taps that are representations, blocks and class scores.
+        grid: `TokenGrid` of the tokens or positions of the last layers; None if it is unknown.
+        detail: a key of `DETAILS`, for kinds that are selected among the representations; or a
+            number of evenly spaced layers.
+        block: name of the block, for the kind `"block_heads"`.
 
     Returns:
-        List of names; empty for a model without such layers. The scores of classes, which some
-        kinds are read with, are not among them.
+        List of names; empty if the model has no such layers. Measurements of some kinds also use
+        the class scores, whose name is not in the list.
     """
     if isinstance(detail, str):
         known = DETAILS if KINDS[kind].is_detailed else ()
@@ -377,7 +366,8 @@ def pruned_counts(grid: TokenGrid, shapes: Iterable[Shape]) -> list[int]:
 
     Models with stages, each on a grid of its own, have more channels where they have fewer tokens;
     models that prune or merge tokens do not. Empty if the layers of the same width have all tokens
-    of the grid, and a few prefix tokens. The last layer may pool them to a few.
+    of the grid, and a few prefix tokens, or end with all tokens of the largest grid, as models of
+    several scales do. The last layer may pool them to a few.
     """
     sequences = [cast(tuple[int, int], s) for s in shapes if len(s) == 2 and None not in s]
     sequences = [shape for shape in sequences if shape[0] > 1]
@@ -386,7 +376,9 @@ def pruned_counts(grid: TokenGrid, shapes: Iterable[Shape]) -> list[int]:
         *others, last = counts
         kept = others if last <= MOST_PREFIX_TOKENS and last not in others else counts
         most = grid.num_spatial + max(MOST_PREFIX_TOKENS, grid.prefix)
-        if grid.num_tokens in counts and not all(grid.num_spatial <= n <= most for n in kept):
+        is_restored = bool(kept) and kept[-1] == grid.num_tokens == max(counts)
+        is_kept = is_restored or all(grid.num_spatial <= count <= most for count in kept)
+        if grid.num_tokens in counts and not is_kept:
             return list(dict.fromkeys(counts))
     return []
 
