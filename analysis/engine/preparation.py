@@ -24,8 +24,7 @@ from vit_tf.data.any_images import (
     size_of_floats,
     with_channel_axis,
 )
-from vit_tf.data.batches import explained_batches
-from vit_tf.data.equal_batches import BATCH_SIZE, IN_ORDER, RANDOM, batch_arrays
+from vit_tf.data.batches import BATCH_SIZE, IN_ORDER, RANDOM, batch_arrays, explained_batches
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
 from vit_tf.features.conversion import (
     LayerSelection,

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import join_words
-from vit_tf.data.equal_batches import BATCH_SIZE, BatchRule, batch_arrays
+from vit_tf.data.batches import BATCH_SIZE, BatchRule, batch_arrays
 from vit_tf.data.files import digest_files
 from vit_tf.data.labels import count_classes, require_label_type, require_labels
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf import TokenGrid
-from vit_tf.data.equal_batches import split_batches
+from vit_tf.data.batches import split_batches
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features
 from vit_tf.features.layers import Detail

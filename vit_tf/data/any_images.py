@@ -12,14 +12,16 @@ import tensorflow as tf
 
 from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
-from vit_tf.data.batches import SIZE_NEEDED, explained_batches, require_finite_length
-from vit_tf.data.equal_batches import (
+from vit_tf.data.batches import (
     BATCH_SIZE,
     IN_ORDER,
     RANDOM,
+    SIZE_NEEDED,
     BatchRule,
     batch_arrays,
     cut_examples,
+    explained_batches,
+    require_finite_length,
 )
 from vit_tf.data.files import is_remote
 from vit_tf.data.folder import ImageFiles, decode_file, scan
