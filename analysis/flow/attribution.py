@@ -82,7 +82,7 @@ def input_gradients(
         model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
     )
     scores = score_layer(features, scores)
-    classes = [int(label) for label in class_positions(features, images, classes, scores)]
+    classes = class_positions(features, images, classes, scores)
     require_samples(samples, noise)
     return _attribute_to_pixels(
         features,
@@ -201,7 +201,7 @@ def integrated_gradients(
         model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
     )
     scores = score_layer(features, scores)
-    classes = [int(label) for label in class_positions(features, images, classes, scores)]
+    classes = class_positions(features, images, classes, scores)
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"Expected steps to be an integer of at least 1. Received: {steps=}")
     return _attribute_to_pixels(
@@ -350,7 +350,7 @@ def grad_cam(
         keep_order=True,
     )
     scores = score_layer(features, scores)
-    classes = [int(label) for label in class_positions(features, images, classes, scores)]
+    classes = class_positions(features, images, classes, scores)
     # One map for each image, class and layer.
     maps = evaluate(
         _grad_cam_statistic(features, classes, scores),

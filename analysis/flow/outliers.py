@@ -148,10 +148,13 @@ def outlier_tokens_statistic(
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         norms, received = {}, {}
         for tap, values in taps.items():
-            if is_attention(tap, values):
+            if last_part(tap) == "weights" and values.shape.rank == 4:
                 if norms:  # the layer that this attention reads
-                    layer = next(reversed(norms))
-                    received.setdefault(layer, attention_received(values, grid))
+                    # Attention to each token, over heads and queries, relative to uniform.
+                    weights, prefix = tf.cast(values, tf.float32), grid.prefix if grid else 0
+                    mean = tf.reduce_mean(weights, axis=(1, 2)) * values.shape[-1]
+                    of_tokens = {"received": mean[:, prefix:], "prefix": mean[:, :prefix]}
+                    received.setdefault(next(reversed(norms)), of_tokens)
             elif values.shape.rank in (3, 4):
                 norms[tap] = tf.norm(tokens_of(tap, values, SPATIAL, grid), axis=-1)
         if not norms:
@@ -197,18 +200,6 @@ def outlier_tokens_statistic(
         )
 
     return Statistic(step, finish)
-
-
-def is_attention(tap: str, values: tf.Tensor) -> bool:
-    """Whether a tap is attention weights (example, head, query, key)."""
-    return last_part(tap) == "weights" and values.shape.rank == 4
-
-
-def attention_received(weights: tf.Tensor, grid: TokenGrid | None) -> ByToken:
-    """Attention to the spatial tokens, and to the prefix on average, relative to uniform."""
-    prefix = grid.prefix if grid else 0
-    received = tf.reduce_mean(tf.cast(weights, tf.float32), axis=(1, 2)) * weights.shape[-1]
-    return {"received": received[:, prefix:], "prefix": received[:, :prefix]}
 
 
 def norm_threshold(norms: np.ndarray, level: float) -> float:
