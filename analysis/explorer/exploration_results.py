@@ -172,15 +172,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class MeasurementPanel:
-    """A result of the page that a declared measurement makes, of the layers that it declares.
+    """A panel of the page for the result of a registered measurement, on the layers of its kind.
 
     Attributes:
-        measurement: what is called, with layers of the kind that it declares.
+        measurement: the measurement that is called.
         takes: which of `"scores"`, `"grid"` and `"classes"` it takes as arguments of these names.
-        most_layers: function of a subject and the layers to how many of these fit on the page,
-            evenly spaced; None for all.
-        options: function of a subject to further arguments.
-        complete: function of a subject and the result to the result that the page shows.
+        most_layers: function of a subject and its layers that returns how many layers, evenly
+            spaced, fit on the page; None for all.
+        options: function of a subject that returns further arguments.
+        complete: function of a subject and the result that returns the result for the page.
     """
 
     measurement: Callable[..., Any]

@@ -88,15 +88,15 @@ class Figure:
         draw: function that draws a result and returns Matplotlib axes. For `together` and `group`,
             and if `measure` returns a dict, the argument of the function is a dict from label to
             result.
-        name: name of the picture and its file, with the models in braces: `"cka-{model}"`.
-        title: title of a picture. It may contain names of models in braces: `"{model}"`,
+        name: name of the image and its file, with the models in braces: `"cka-{model}"`.
+        title: title of the image. It may contain names of models in braces: `"{model}"`,
             `"{other}"`, `"{label}"`, `"{models}"` (all models except further seeds) and `"{base}"`
-            (the model of which this model is a variant, or the model itself). Pictures with the
-            same chapter, `measure`, `draw` and title are the panels of one figure.
+            (the model of which this model is a variant, or the model itself). Images with the same
+            chapter, `measure`, `draw` and title are the panels of one figure.
         caption: text that states how to read the figure, with names as in `title`; or a function
             that returns this text from the models and a dict from label to result.
         instead: function of a dict from label to result. It returns a sentence that replaces the
-            picture, or None if the picture is shown.
+            image, or None if the image is shown.
         claims: list of the `Claim` that the figure tests.
         quantities: list of the `Quantity` by which models are compared.
         also: numbers of figures in other papers that also select this figure. Each number starts
@@ -481,14 +481,14 @@ def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
 
 
 def check_figures(figures: Sequence[Figure]) -> None:
-    """Checks definitions before anything is trained or measured on their account.
+    """Checks the definitions of figures before models are trained or measured for them.
 
     Args:
-        figures: the figures that exist, of which one may use the results of another.
+        figures: all figures, since a figure may use the results of another.
 
     Raises:
-        ValueError: for a role, a field, a number or a result that does not exist, and for a picture
-            or a claim that exists twice. It names the figure.
+        ValueError: if a role, field, number or result does not exist, or if an image or a claim is
+            defined twice. The message names the figure.
     """
     results = {"accuracy", "block"}.union(*(figure.results.split() for figure in figures))
     numbers = {number for figure in figures for number in figure.numbers_in_paper}

@@ -210,7 +210,7 @@ class StudyModel:
     def require_grid(self) -> TokenGrid:
         """The grid of its spatial tokens or positions; a `NotApplicable` where it is not known."""
         return self.require(
-            self.grid, "grid of spatial tokens or positions that is known and tiles the images"
+            self.grid, "known grid of spatial tokens or positions that tiles the images"
         )
 
     def layers(self, kind: str, detail: Detail = None, block: str = "block00") -> list[str]:
@@ -245,7 +245,7 @@ class StudyModel:
         are_scores = len(shape) == 1 and shape[0] > 1
         return self.require(
             tap if are_scores else "",
-            "scores of classes, as a last layer of one number for each class",
+            "scores of classes: its last layer does not return one number for each class",
         )
 
     @property
@@ -371,7 +371,7 @@ def describe_model(loaded: Any, model: StudyModel) -> dict[str, Any]:
         "model": loaded.name,
         "kind": "SavedModel" if kind == "features" and loaded.source else kind,
         "parameters": loaded.model.count_params() if loaded.is_keras else None,
-        "layers read": len(model.taps),
+        "layers measured": len(model.taps),
         "tokens or positions": f"{prefix}{grid.rows} x {grid.columns}" if grid else "not known",
         "trained": SUPERVISIONS.get(model.supervision, "not known"),
     }
@@ -521,7 +521,7 @@ def prepare_models(
         if accuracy:
             rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
         if why_not:
-            title = "Models of other classes than those of the data"
+            title = "Models whose classes differ from the classes of the data"
             notes[title].append(f"{source.name}: {why_not}")
             log.info("The accuracy of %s is not reported: %s", source.name, why_not)
         if constant:
@@ -530,7 +530,8 @@ def prepare_models(
         if variation_of_last < MIN_VARIATION:
             values = interval(*source.expects.value_range)
             message = LOW_VARIATION_MESSAGE.format(model=source.name, values=values)
-            notes["Models whose last layers hardly vary"].append(message + remedy)
+            title = "Models whose last layers hardly vary between images"
+            notes[title].append(message + remedy)
     all_models = []
     for source, model in zip(loaded, with_given_roles(models), strict=True):
         seeds = range(seed, seed + copies) if source.is_keras else ()

@@ -78,10 +78,11 @@ def outlier_tokens(
     distribution. If all tokens are Gaussian, the probability that at least one layer has an outlier
     is therefore at most `level`.
 
-    A token is an outlier if its norm is above the threshold and at least twice the median norm, and
-    if the norms have a second mode: more tokens lie in a bin of norms than in a bin between it and
-    the mode. The sign test over images of this has the same `level`. A long tail without a second
-    mode holds no outliers. With fewer than about 15 images, a second mode cannot be shown.
+    A token is an outlier if its norm is above the threshold and at least twice the median norm. In
+    addition, the distribution of norms must have a second mode, since a long tail alone holds no
+    outliers. A second mode exists if a bin of large norms holds significantly more tokens than a
+    bin between it and the first mode (sign test over images at the same `level`, corrected for the
+    number of pairs of bins). This test needs at least about 15 images.
 
     Outliers do not change the threshold as long as they are fewer than a quarter of the tokens.
     Darcet et al. 2024 (https://arxiv.org/abs/2309.16588) find outliers in large ViTs, with about
@@ -89,15 +90,15 @@ def outlier_tokens(
 
     Args:
         model, images, grid: as in `vit_tf.analysis`. Each layer holds tokens on the grid, or is
-            a map. Attention weights are assigned to the layer whose tokens are the input of the
-            attention.
+            a feature map. Attention weights are assigned to the layer whose tokens are the input of
+            the attention.
         level: upper bound on the probability that at least one layer has an outlier if all tokens
             are Gaussian.
 
     Returns:
         Dataset with variables of shape (layer,) and of shape (layer, tokens). The dim `tokens`
-        lists `"outlier"`, `"ordinary"` and `"prefix"`. Values are NaN for a kind of token that a
-        layer does not have.
+        lists `"outlier"`, `"ordinary"` (the other spatial tokens) and `"prefix"` (tokens such as
+        CLS). Values are NaN for a kind of token that a layer does not have.
 
         * `share`, of shape (layer,): the share of spatial tokens that are outliers.
         * `stderr`, of shape (layer,): the standard error of `share` over images.
@@ -311,24 +312,25 @@ def outlier_roles(
 ) -> xr.Dataset:
     """What outlier tokens encode, and how the output changes if they are replaced.
 
-    The outliers of an image are compared with the same number of ordinary tokens of this image,
-    chosen at random. There are two comparisons.
+    The outliers of an image (see `outlier_tokens`) are compared with the same number of ordinary
+    tokens of this image, chosen at random. There are two comparisons.
 
     * Probes: a ridge classifier predicts the class of the image, or the position of the token, from
       a single token (Darcet et al. 2024, section 2.2, https://arxiv.org/abs/2309.16588).
     * Replacement: the tokens are replaced, as in `token_ablation`, by zero, by the mean over the
       images at their position, or by the token at their position in another image. A single kind of
-      replacement may mislead. Zero is an input that the model never saw, and the mean keeps what
-      all images share.
+      replacement may mislead: the model never received zero in training, and the mean keeps the
+      information that all images share.
 
     Args:
-        model: a model, or a submodel that returns layers of tokens and the scores.
+        model: a model, or a submodel that returns layers of tokens and the class scores.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap that holds the scores before a softmax.
+        scores: name of the layer that returns the class scores before a softmax. By default, it is
+            found in the model.
         level: as for `outlier_tokens`.
         seed: seed of the random choices. The choices for an image depend on the seed and on the
             values of the image, not on its batch.
-        outliers: result of `outlier_tokens` for the same layers. It provides the threshold of each
+        outliers: result of `outlier_tokens` for the same layers, which holds the threshold of each
             layer. If None, `outlier_tokens` is first computed on `images`.
 
     Returns:
@@ -352,8 +354,8 @@ def outlier_roles(
           (layer, tokens, replacement): the standard errors of the three changes over images.
 
     Raises:
-        ValueError: if the features are not a submodel that returns layers of tokens and the scores,
-            if `outliers` lacks one of the layers, or if activations are not finite.
+        ValueError: if the submodel does not return layers of tokens and class scores, if `outliers`
+            lacks one of the layers, or if activations are not finite.
 
     Examples:
         >>> result = analysis.outlier_roles(vit, (images, labels))

@@ -32,7 +32,7 @@ def shape_bias(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """Share of decisions for the shape when shape and texture of an image disagree.
+    """Shape bias: share of decisions for the shape if shape and texture of an image disagree.
 
         shape_bias = shape decisions / (shape decisions + texture decisions)
 
@@ -44,13 +44,14 @@ def shape_bias(
     random, can only use the shape.
 
     Args:
-        model: a model, or a callable that maps images to a dict that contains the scores.
+        model: a model, or a callable that maps images to a dict that contains the class scores.
         images: pair (images, labels), or a batched `tf.data.Dataset` of such pairs, as
             `vit_tf.data.load_cue_conflict` returns them. Labels have shape (example, 2), for the
             class of the shape and the class of the texture.
-        scores: name of the tap that holds the scores of shape (example, class). If the class names
-            of the model are the kinds of the synthetic shapes, labels are matched to classes by
-            name, so the order of the classes does not matter.
+        scores: name of the layer that returns the class scores, of shape (example, class). By
+            default, it is found in the model. If the class names of the model are the kinds of the
+            synthetic shapes, labels are matched to classes by name, so the order of the classes
+            does not matter.
 
     Returns:
         Dataset with seven variables. A bias is NaN if no decision is for the shape or the texture.

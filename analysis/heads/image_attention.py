@@ -41,9 +41,9 @@ def attention(
 ) -> xr.Dataset:
     """Attention maps of every head of every layer for single images, together with these images.
 
-    A map holds the attention weights from one query to the tokens on the grid. Use this function
-    only for a few images; for many images, `mean_attention` returns the average. `attention_rows`
-    returns the attention of all queries.
+    An attention map holds the attention weights from one query to the tokens on the grid. Use this
+    function only for a few images. For the mean over many images, use `mean_attention`; for the
+    attention of all queries, `attention_rows`.
 
     Args:
         model: a model, or a callable that maps images to a dict of attention weights, as for

@@ -48,13 +48,13 @@ def attention_rollout(
     R_l(q, k) is the share of the embedding of token k in token q after layer l (Abnar and Zuidema
     2020, https://arxiv.org/abs/2005.00928, section 3). The factor 1/2 assumes that the skip and the
     branch have equal weight. Values and MLPs are ignored. Attention to prefix tokens counts like
-    any other attention, so no query is left out.
+    any other attention, so no query is excluded.
 
     Args:
-        model: a model, or a callable that maps images to a dict of taps. The taps must include
-            `"block*/attention/weights"` of shape (example, head, query, key), and `"block*/*/skip"`
-            and `"block*/*/sum"` for the attention and the MLP of each of these blocks. The skips
-            and sums are used only to verify that the model has skips.
+        model: a model, or a callable that maps images to a dict from layer name to tensor. The dict
+            must include `"block*/attention/weights"` of shape (example, head, query, key), and
+            `"block*/*/skip"` and `"block*/*/sum"` for the attention and the MLP of each of these
+            blocks. The skips and sums are used only to verify that the model has skips.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
@@ -257,18 +257,17 @@ def gradient_attention(
     the class. Values and MLPs are ignored, and rows do not sum to 1.
 
     The relevance to the prediction is the mean over the queries that the classification head pools.
-    The attribute `pooled_tokens` of the result lists these queries. If the features do not specify
-    these queries, the CLS token is used if there are prefix tokens, and all tokens otherwise.
+    The attribute `pooled_tokens` of the result lists these queries. If they are unknown, the CLS
+    token is used if there are prefix tokens, and all tokens otherwise.
 
     Args:
-        model: a model, or a callable that maps images to taps through which gradients flow. The
-            taps are attention weights of shape (example, head, query, key) and the scores, as in
-            `vit_tf.submodel(vit, "block*/attention/weights", "logits")`.
-        images: as in `vit_tf.analysis`.
-        classes: as in `vit_tf.analysis`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the grid of the
-            features.
-        scores: name of the tap that holds the scores of shape (example, class).
+        model: a model, or a callable that maps images to a dict from layer name to tensor, through
+            which gradients flow. The tensors are attention weights of shape (example, head, query,
+            key) and the class scores, as in `vit_tf.submodel(vit, "block*/attention/weights",
+            "logits")`.
+        images, classes, grid: as in `vit_tf.analysis`.
+        scores: name of the layer that returns the class scores, of shape (example, class). By
+            default, it is found in the model.
 
     Returns:
         DataArray of shape (example, class, query, key) over all tokens, prefix tokens included.

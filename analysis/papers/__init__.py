@@ -5,8 +5,8 @@ import sys
 
 if sys.flags.optimize > 1:
     raise ValueError(
-        "vit_tf.analysis needs docstrings, in which papers state their claims: run python -O "
-        "instead of python -OO"
+        "vit_tf.analysis reads the claims of papers from docstrings, which python -OO removes: run "
+        "python or python -O instead"
     )
 
 # The numbers of the figures that each module defines, for `--figures`: they are checked before

@@ -61,15 +61,14 @@ def knn_accuracy(
 
         votes(c) = sum of exp(cos(x, x_j) / temperature),  j of class c among the k nearest to x
 
-    Here, x are the pooled features of a test image, and x_j are the pooled features of a training
-    image (Caron et al. 2021, appendix E; Walmer et al. 2023, section 6.1). The search is exact, in
-    float64: float32 products of the normalized features find the test images that may have nearer
-    neighbours in a batch of training images, and float64 products of these test images update the
-    list of neighbours. If training images are equally near, the earlier image is used. If classes
-    have equal votes, the lower label wins.
+    Here, x are the features of a test image, and x_j are the features of a training image, both
+    pooled over tokens as `tokens` states (Caron et al. 2021, appendix E; Walmer et al. 2023,
+    section 6.1). The search is exact: float32 products of the normalized features select the
+    candidates, and float64 products decide between them. If training images are equally near, the
+    earlier image is used. If classes have equal votes, the lower label wins.
 
-    The pass stores the features of the test images, of shape (layer, test image, channel), with 20
-    bytes for each number, and compares at most 4,096 of them with a batch at once.
+    The features of the test images are stored in memory, of shape (layer, test image, channel),
+    with 20 bytes for each number. At most 4,096 test images are compared with a batch at once.
 
     Args:
         model, train, test, num_classes, tokens: as in `vit_tf.analysis`.
@@ -77,11 +76,11 @@ def knn_accuracy(
         temperature: temperature of the votes, above 0.
         without_votes: if true and fewer than 5 classes have votes, classes without votes are added
             to the top 5, in the order of their labels. DINO's code and the numbers of Walmer et al.
-            2023 (figure 28) also include classes without votes, in no defined order. In all cases,
-            if `k` is less than 5, only the top `k` classes count.
+            2023 (figure 28) also include classes without votes, in an undefined order. In all
+            cases, if `k` is less than 5, only the top `k` classes count.
 
     Returns:
-        DataArray of accuracies of shape (layer, k, top).
+        DataArray of accuracies in [0, 1], of shape (layer, k, top).
 
         * `top`, a dim: 1 or 5. An image counts as correct if its class is among the 1 or 5 classes
           with the most votes. By default, a class without votes never counts.
@@ -89,8 +88,8 @@ def knn_accuracy(
           k + 1 are equally near.
 
     Warns:
-        UserWarning: if training images have the features of test images in every layer, as where
-            both are the same images.
+        UserWarning: if training images have the features of test images in every layer, for example
+            because both are the same images.
 
     Raises:
         ValueError: if `tokens` is unknown, if `k` is below 1 or above the number of training
@@ -149,23 +148,24 @@ def neighbours(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """The k nearest images to each query image, in every layer, with their pictures.
+    """The k nearest images to each query image in every layer, by cosine similarity of features.
 
         similarity(q, x) = cos(f(q), f(x))
 
-    Here, f are pooled features. The search is exact, in float64, in one pass over the images. If a
-    query is among the images, it is its own nearest neighbour. `knn_accuracy` measures whether
-    neighbours belong to the same class, and `retrieval` measures how well images are ranked.
+    Here, f are features that are pooled over tokens as `tokens` states. The search is exact, in
+    float64, in one pass over the images. If a query is among the images, it is its own nearest
+    neighbour. `knn_accuracy` measures whether neighbours belong to the same class, and `retrieval`
+    measures how well images are ranked.
 
     Args:
         model, images, tokens: as in `vit_tf.analysis`.
-        query: one image or several, in any form that `images` may have. If `images` is one image
-            and `query` is not, they are exchanged, as other libraries take the query first.
+        query: one image or several, in any form that `images` may have. Other libraries take the
+            query first: if `images` is a single image and `query` is not, the two are exchanged.
         k: number of neighbours of each query.
 
     Returns:
         Dataset with four variables. The nearest image has rank 0. If images are equally near, the
-        earlier image comes first. Pictures are 8-bit RGB with at most 112 pixels a side.
+        earlier image comes first. Stored images are 8-bit RGB with at most 112 pixels a side.
 
         * `similarity`, of shape (layer, query, rank): the cosine similarity of the neighbour to the
           query.
@@ -241,7 +241,7 @@ Neighbours: TypeAlias = dict[str, dict[str, np.ndarray]]
 
 
 class Searched(NamedTuple):
-    """What the search for neighbours reads of one layer of the test images.
+    """The features of one layer of the test images, as the search for neighbours uses them.
 
     Attributes:
         directions: features at length 1, float64 (test image, channel).

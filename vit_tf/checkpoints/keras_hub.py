@@ -49,8 +49,9 @@ ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_approximate": "
 def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> VisionModel:
     """Converts a KerasHub backbone or image classifier to a model of this package.
 
-    The converted model has the taps of this package. (`submodel` also accepts a KerasHub model
-    without conversion, but then only the outputs of its layers are taps.) Dropout is not converted.
+    `submodel` returns every intermediate activation of the converted model by name. (`submodel`
+    also accepts a KerasHub model without conversion, but then returns only outputs of its layers.)
+    Dropout is not converted.
 
     Args:
         model: model of `keras_hub.models`. Backbones are `ViTBackbone`, `DeiTBackbone`,
@@ -64,8 +65,8 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
 
     Returns:
         A `ViT`, `CLIPViT` or `SigLIPViT`. A converted classifier returns its logits. A converted
-        backbone returns its class token, or the mean of its tokens, as logits. A converted
-        `CLIPVisionEncoder` returns its class token.
+        backbone returns its CLS token, or the mean of its tokens, as logits. A converted
+        `CLIPVisionEncoder` returns its CLS token.
 
     Raises:
         ValueError: if the class of the model is not listed under `model`, or if the model has a

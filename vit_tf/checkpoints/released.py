@@ -323,7 +323,8 @@ def refuse_other_formats(path: str | os.PathLike) -> None:
             stem = os.path.splitext(os.path.basename(path))[0].removesuffix(".weights")
             received = words.format(path=path, new_name=f"{stem}.keras")
             raise ValueError(
-                f"Expected a .keras file or a checkpoint. Received: {path!r}, {received}"
+                "Expected a .keras, .safetensors, .npz or .pth file, or a folder of them. "
+                f"Received: {path!r}, {received}"
             )
 
 

@@ -52,16 +52,16 @@ LABEL_KEYS = ("label", "labels", "y")
 def batch_images(
     images: Any, preprocessing: Prepares | None = None, rule: BatchRule = RANDOM
 ) -> tf.data.Dataset:
-    """Batches for a measurement of images in any form, with labels or without.
+    """Batches of images, with or without labels, for a measurement, from images in any form.
 
     Folders, lists and arrays are read in a random order and cut into batches of equal size, as
-    `BatchRule` explains. A `tf.data.Dataset` keeps the batches that its caller made; one of single
-    images keeps its order.
+    `BatchRule` explains. A `tf.data.Dataset` of batches stays as it is; one of single images keeps
+    its order.
 
     Args:
         images: array, PIL image, path, folder, list of these, `keras.utils.PyDataset` or
             `tf.data.Dataset`; or a tuple of one of these and of labels or annotations.
-        preprocessing: what 8-bit images and files are prepared by; floats stay as they are. None
+        preprocessing: the `Preprocessing` of 8-bit images and files; floats stay as they are. None
             leaves integers as they are.
         rule: the order and the size of the batches.
 
@@ -70,8 +70,8 @@ def batch_images(
         attribute `class_names` of a folder or of the given data set.
 
     Raises:
-        ValueError: for images in another form, files that do not exist or cannot be decoded, and
-            for tuples of different lengths.
+        ValueError: if images are in another form, if a file does not exist or cannot be decoded, or
+            if the parts of a tuple differ in length.
 
     Examples:
         >>> batches = batch_images(np.zeros((133, 8, 8, 3), np.float32))

@@ -396,7 +396,7 @@ def mask_patches(
     the index of the worker. Apply augmentations before `mask_patches`.
 
     Args:
-        dataset: batched `tf.data.Dataset` of (images, labels); the labels are left out.
+        dataset: batched `tf.data.Dataset` of (images, labels); the labels are ignored.
         grid: `TokenGrid` of the model, or a pair (rows, columns).
         preprocessing: the `Preprocessing` of the images; None means values in [-1, 1].
         seed: seed of the draws.

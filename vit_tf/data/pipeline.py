@@ -104,7 +104,7 @@ def load(
         seed: seed of the shuffling, of `take` and of `validation`. The test split does not depend
             on the seed.
         data_dir: folder of the TFDS data. None means the default folder of TFDS.
-        drop_remainder: whether to leave out the last batch of every split if it is not full.
+        drop_remainder: whether to drop the last batch of every split if it is not full.
         preprocessing: preprocessing of the model, `model.preprocessing`. Its size replaces
             `image_size`, and its mean and std replace the range [-1, 1]. Its interpolation and crop
             are used too.
@@ -128,9 +128,9 @@ def load(
         shuffle_once: whether every split is read in one random order, the same in each pass, and in
             the fewest batches of equal size (133 images are 67 and 66), as measurements read a
             folder. Data from TFDS keep the order in which TFDS stores them.
-        skip_errors: largest share of the images of a split that are left out of their batches
-            because they cannot be decoded, such as 0.001. A line on the standard error names each
-            of them and their number so far. With 0, the first one raises an error.
+        skip_errors: largest share of the images of a split that may be skipped because they cannot
+            be decoded, such as 0.001. A line on the standard error names each skipped image and
+            their number so far. With 0, the first such image raises an error.
 
     Returns:
         Tuple with one `tf.data.Dataset` of (images, labels) per split. Images are float32 of shape

@@ -431,7 +431,7 @@ def load_cue_conflict(
     image_size: ImageSize | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Images whose shape is of one class and whose colour and stripes are of another.
+    """Images that show the shape of one class with the colour and stripes of another.
 
     In the images of `load("textured-shapes")`, the shape and the texture belong to the same class,
     so a model trained on them can classify by either (Geirhos et al. 2019,

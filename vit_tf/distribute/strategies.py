@@ -266,7 +266,7 @@ def strategy(
 
     Raises:
         ValueError: if the name is unknown, if the cluster is not configured, if there is no TPU, or
-            if the strategy would leave out some of the processes that JAX has connected.
+            if the strategy would not use all processes that JAX has connected.
     """
     if workers is not None or worker is not None:
         if name != "multiworker":

@@ -62,7 +62,7 @@ class RelativeBias(ConfiguredLayer):
 
 @register
 class BEiT(TransformerModel):
-    """A BEiT. Every intermediate activation has a name (a tap) and can be read.
+    """A BEiT; `submodel` returns any intermediate activation (tap) by name.
 
     A BEiT differs from a `ViT` in three ways. Relative position biases are added to the attention
     scores, whereas a `ViT` adds absolute position embeddings to the tokens. The key projections

@@ -129,7 +129,9 @@ def with_text_head(
 ) -> ImageEncoder:
     """A copy of an image encoder whose logits compare images with texts.
 
-        logits = scale image / |image| . embeddings^T + bias
+        logits = scale * (image / |image|) @ embeddings.T + bias
+
+    In this formula, `image` is the embedding of an image, and `|image|` is its length.
 
     CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020, figure 3) and SigLIP (Zhai et al.
     2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs of images and texts by the

@@ -23,7 +23,7 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 @register
 class ViT(TransformerModel):
-    """A Vision Transformer. Every intermediate activation has a name (a tap) and can be read.
+    """A Vision Transformer; `submodel` returns any intermediate activation (tap) by name.
 
     The model is called on images of shape (example, height, width, channel), by default with values
     in [-1, 1]. It returns logits of shape (example, num_classes). Subclasses are `HybridViT` (with

@@ -33,15 +33,15 @@ class SoftmaxCrossEntropy(StepLoss):
     `-sum_k q_k log softmax(logits)_k` with `q = (1 - s) p + s / num_classes`, where `p` is the
     label and `s` the smoothing (Szegedy et al. 2016, https://arxiv.org/abs/1512.00567, section 7).
 
-    Labels are integers of shape (example,) or probabilities of shape (example, class); their rank
-    decides. An integer outside [0, num_classes) is an error on a CPU and a NaN on a GPU, never
-    a label of zeros. Weights are of shape (example,), or those of `distribute.divide_batches`.
+    Labels are integers of shape (example,) or probabilities of shape (example, class). An integer
+    outside [0, num_classes) is an error on a CPU and gives NaN on a GPU, never a label of zeros.
+    Weights are of shape (example,), or those of `distribute.divide_batches`.
 
     Args:
         label_smoothing: the share `s` that is spread over all classes, in [0, 1).
-        from_softmax: whether the model ends in a softmax. The loss is then computed from the
-            scores before it, which the graph of the training step holds. Rounded probabilities of
-            mixed precision would be too coarse for their logarithms.
+        from_softmax: whether the model ends in a softmax. The loss is then computed from the class
+            scores before the softmax, which are taken from the graph of the training step. The
+            probabilities are too coarse for a logarithm in mixed precision.
 
     Raises:
         ValueError: for a smoothing outside [0, 1) or labels that do not fit the logits, or if no

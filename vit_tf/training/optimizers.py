@@ -45,7 +45,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         decay: `"cosine"`, `"linear"`, `"staircase"`, `"short_staircase"`, `"upstream_staircase"`,
             `"constant"` or `"epoch_cosine"`.
         first: learning rate at the beginning of the warm-up.
-        last: learning rate to which it falls.
+        last: learning rate at the end of the decay.
         steps_per_epoch: number of steps between two changes of `"epoch_cosine"`.
     """
 
@@ -310,12 +310,13 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
         corrected_epsilon: whether `epsilon` is added to the root of the second moment after the
             bias of the moment is corrected, as in algorithm 1 of Kingma and Ba 2015, in optax and
             in PyTorch. The default is before, as in Keras.
-        layer_decay: factor of the learning rate, and so of the decay, from each `blockNN` to the
-            one below it; what comes before the blocks (stem, embedding, rotation, the norm before
-            the first block) lies below the first, all else above the last. None for 1.
+        layer_decay: ratio of the learning rate, and so of the decay, of each block to that of the
+            block above it. Layers before the blocks (stem, embedding, rotation, the norm before the
+            first block) count as one more block below the first, and all other layers as one above
+            the last. None for 1.
 
     Raises:
-        ValueError: when it is built, for `layer_decay` and variables without blocks.
+        ValueError: when it is built, if `layer_decay` is set and no variables belong to blocks.
     """
 
     _betas = ("beta_1", "beta_2")

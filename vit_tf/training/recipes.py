@@ -229,8 +229,8 @@ class Recipe:
     ) -> None:
         """Compile a model for this recipe, so that `model.fit(train, epochs=...)` follows it.
 
-        With `ema`, give `fit` a `keras.callbacks.SwapEMAWeights()` to validate the average. Another
-        `optimizer` takes the place of the recipe's.
+        With `ema`, pass `keras.callbacks.SwapEMAWeights()` to `fit` to validate the average. An
+        `optimizer` replaces the recipe's.
         """
         optimizer = optimizer or self.make_optimizer(steps_per_epoch)
         compile_classifier(model, optimizer, self.label_smoothing, self.loss)

@@ -130,14 +130,15 @@ def train(
     Raises:
         ValueError: if the model ends in sigmoids, or in a softmax in front of which no scores are
             found (the loss is computed from the scores before a softmax), or if a callback sets the
-            learning rate and neither `recipe.schedule` is `"constant"` nor `optimizer` is set.
+            learning rate although `recipe.schedule` is not `"constant"` and `optimizer` is not set.
         ValueError: if images do not have the model's shape, are integers, are not finite, or lie
             far outside the range of the model's `preprocessing`, or if a label is outside the
             model's classes. (An invalid label stops the run when it is read. The last saved state
-            remains.) It is also raised if the folder belongs to another run or is in use by another
-            process, if all saved states are corrupt, if the loss is not finite, or if the Keras
-            backend is neither TensorFlow nor JAX, if `batch_size` is set for a `Dataset`, or if
-            `class_weight` has other keys than classes.
+            remains.)
+        ValueError: if the folder belongs to another run or is in use by another process, if all
+            saved states are corrupt, or if the loss is not finite.
+        ValueError: if the Keras backend is neither TensorFlow nor JAX, if `batch_size` is set for a
+            `Dataset`, or if `class_weight` has other keys than classes.
         ConnectionError: if another worker stops.
     """
     require_tensorflow_or_jax("training")

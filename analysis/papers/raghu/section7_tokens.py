@@ -91,8 +91,8 @@ def own_patch(similarity: xr.DataArray) -> Estimate:
     CKA of a last-layer token with its own patch minus its mean CKA with other patches, averaged
     over tokens.
 
-    In the paper, the similarity to the own patch is the largest. Whether it is the largest of many
-    noisy values depends on the number of images; this number does not.
+    In the paper, the similarity to the own patch is the largest. Whether noisy values show this
+    depends on the number of images. The difference computed here does not depend on it.
     """
     return _contrast(similarity, "own_contrast")
 
@@ -156,7 +156,7 @@ def vit_localizes_more(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     over tokens: the value for the ViT minus the value for the ResNet. Both are measured on the
     coarser of the two models' grids.
 
-    Of the patches of the finer grid within a patch of the coarser grid, the most similar counts.
+    For each patch of the coarser grid, the most similar of the finer patches within it is used.
     Therefore, the patch size of the coarser grid must be a multiple of the patch size of the finer
     grid.
     """
@@ -166,7 +166,10 @@ def vit_localizes_more(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
 def _contrast(similarity: xr.DataArray, name: str) -> Estimate:
     """A contrast of `localization`, with the jackknife over batches."""
     if name not in similarity.attrs:
-        raise ValueError(f"Expected spatial tokens, and patches with a CKA. Received: no {name}")
+        raise ValueError(
+            f"Expected a result of localization with {name}, which needs spatial tokens, and two "
+            "or more patches that differ between images. Received: a result without it"
+        )
     rest = similarity.attrs.get(f"{name}_without_batch", ())
     return jackknife_over(similarity.attrs[name], rest, similarity.attrs.get("examples", np.nan))
 
@@ -383,7 +386,7 @@ def resnet_tokens_classify(resnet: xr.DataArray, vit: xr.DataArray) -> Estimate:
     Mean accuracy of probes on single positions of the last feature map (ResNet) or single tokens of
     the last layer (ViT with a CLS token): the value for the ResNet minus the value for the ViT.
 
-    As `gap_tokens_classify`.
+    The interval is computed as for `gap_tokens_classify`.
     """
     return between(_token_accuracy(resnet), _token_accuracy(vit))
 

@@ -608,8 +608,8 @@ def saliency_early(saliency: xr.Dataset) -> Estimate:
     images, for the best head of each layer, averaged over the lower half of the layers.
 
     The IoU with objects of other images is a chance level: any blob at the centre overlaps with
-    objects at the centre. Choosing the best head also raises the value, which it does in untrained
-    copies as well.
+    objects at the centre. Choosing the best head also raises the value, in trained models and in
+    their untrained copies.
     """
     return _estimate_best_heads(saliency, lambda best: lower(best).mean(), minus_other=True)
 

@@ -127,7 +127,7 @@ def test_claims_of_every_mix_that_lack_a_part_say_so_once(mix):
         assert len(rows) == (np.prod(counts) if needed <= parts else 1), name
         assert all(isinstance(row, NotTested) for row in rows)
         if not needed <= parts:
-            assert "No model to test it on" in rows[0].reason
+            assert "No model with this role" in rows[0].reason
 
 
 # One model, several of two kinds, whose pairs have figures of their own, and of three kinds: other

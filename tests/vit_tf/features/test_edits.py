@@ -233,7 +233,9 @@ def test_edits_are_what_they_say(rng):
     expected = value.numpy().copy()
     expected[:, [0, 2], 1] = 0
     np.testing.assert_array_equal(actual, expected)
-    with pytest.raises(ValueError, match=r"axis 2 of the tap. Received: indices=2 for a tap of"):
+    with pytest.raises(
+        ValueError, match=r"axis 2, below its size. Received: indices=2 for a layer output of"
+    ):
         edits.head(2, edits.zero)(value)
     with pytest.raises(ValueError, match="Received: shift=3 in a batch of 3"):
         edits.resampled(3)(value)
