@@ -25,7 +25,7 @@ from ..engine.accessors import ResultDataset
 from ..engine.least_squares import ridge_weights
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import PartialGrid, require_grid, tokens_of
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare, prepare_scored
 from ..engine.results import SPATIAL, dataset_of, facts_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import keep, reusable
@@ -367,10 +367,9 @@ def outlier_roles(
         `plots.plot_outlier_roles`, `outlier_tokens`, `token_ablation`; page
         measurements/flow/outlier-tokens.md.
     """
-    features, images = prepare(
-        model, images, kind="patching", layers=layers, detail=detail, scores=scores, labelled=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="patching", layers=layers, detail=detail, labelled=True
     )
-    scores = score_layer(features, scores)
     read_layers = list(layers_to_edit(features, scores))
     grid = require_grid(features, None)
     if outliers is None:

@@ -114,13 +114,10 @@ def skip_ratio_statistic(features: Features, grid: PartialGrid = None) -> Statis
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         ratios = {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()}
-        # The summed ratio of `PARTS` of the tokens, and the number that have one: (2, site, token).
-        sums = [tf.stack([x[0], x[2]]) for x in ratios.values()]
-        parts = [(x[:, : min(prefix, 1)], x[:, prefix:], x) for x in sums]
-        summed = [tf.stack([tf.reduce_sum(x, axis=1) for x in part], axis=1) for part in parts]
+        parts = [_summed_parts(x, prefix) for x in ratios.values()]
         return {
             "ratios": ratios,
-            "rows": tf.stack(summed, axis=1)[None],
+            "rows": tf.stack(parts, axis=1)[None],
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -240,6 +237,13 @@ def _num_tokens(taps: Taps) -> int:
     """The number of tokens of the first skip."""
     site, (skip, _) = next(iter(_pairs(taps).items()))
     return as_tokens(f"{site}/skip", skip).shape[1]
+
+
+def _summed_parts(ratios: tf.Tensor, prefix: int) -> tf.Tensor:
+    """Summed ratio of `PARTS` of the tokens, and the number that have one: (2, part)."""
+    sums = tf.stack([ratios[0], ratios[2]])
+    parts = sums[:, : min(prefix, 1)], sums[:, prefix:], sums
+    return tf.stack([tf.reduce_sum(part, axis=1) for part in parts], axis=1)
 
 
 def _pairs(taps: Taps) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:

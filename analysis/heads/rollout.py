@@ -20,7 +20,7 @@ from ..engine.class_scores import ClassesLike, class_coords, class_gradients, cl
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pictures import with_pictures
 from ..engine.pooling import PartialGrid, complete_grid, pooled_tokens, require_grid
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import array_of, facts_of, provenance, require_finite, stack_layers
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import reusable
@@ -287,16 +287,9 @@ def gradient_attention(
     See also:
         `plots.plot_gradient_attention`, `attention_rollout`, `grad_cam`; page guides/one-image.md.
     """
-    features, images = prepare(
-        model,
-        images,
-        kind="class_attention",
-        layers=layers,
-        detail=detail,
-        scores=scores,
-        keep_order=True,
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="class_attention", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
     positions = class_positions(features, images, classes, scores)
 
     def without_scores(taps: Taps) -> Taps:
