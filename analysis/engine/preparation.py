@@ -249,6 +249,14 @@ def require_same_classes(features: Features, images: Batches, requested: str | N
         require_classes_of(features.facts.class_names or None, num_classes, images)
 
 
+def prepare_scored(
+    model: ModelLike, images: ImagesLike | None, scores: str | None, **options: Any
+) -> tuple[Features, Batches, str]:
+    """The features and batches of `prepare`, and the layer of class scores."""
+    features, batches = prepare(model, images, scores=scores, **options)
+    return features, batches, score_layer(features, scores)
+
+
 def score_layer(features: Features, requested: str | None = None) -> str:
     """The layer of class scores of prepared features, before any softmax or sigmoid."""
     scores = features.facts.scores
