@@ -13,7 +13,7 @@ import keras
 from keras import tree
 
 from vit_tf.common.backend import Tensor
-from vit_tf.common.names import NAMED, as_patterns, format_list, is_part, match
+from vit_tf.common.names import as_patterns, format_list, is_part, match
 from vit_tf.data.preprocessing import Preprocessing, check_dtype, fix_image_shape
 from vit_tf.features import recorder
 from vit_tf.features.attention_weights import (
@@ -64,11 +64,6 @@ class TapModel(keras.Model):
     def taps(self) -> tuple[str, ...]:
         """Names of the outputs, in depth order."""
         return tuple(_tensors(self))
-
-    def __repr__(self) -> str:
-        rows = [f"  {tap}: {tuple(tensor.shape)}" for tap, tensor in _tensors(self).items()]
-        shown = [*rows[:NAMED], f"  and {len(rows) - NAMED} more"] if len(rows) > NAMED else rows
-        return "\n".join([f"<TapModel {self.name!r} of {len(rows)} taps", *shown]) + ">"
 
     def segments(self) -> "list[Segment]":
         """The model as a chain of `Segment`s, for gradients of many taps.
