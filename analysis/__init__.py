@@ -2,8 +2,9 @@
 
 A measurement takes a model and images, and returns a labelled xarray result, for example
 `analysis.cka(model, images)`. `analysis.plots` contains the plots of all measurements, and
-`analysis.engine` contains the functions for writing your own measurement. For a measurement of one
-pass over the images, the attribute `statistic` returns its `Statistic`: `analysis.cka.statistic`.
+`analysis.engine` contains the functions for writing your own measurement. A measurement that needs
+a single pass over the images has the attribute `statistic`, a function that returns its
+`Statistic`: `analysis.cka.statistic`.
 
 Args that the measurements share, unless their docstrings state otherwise:
     model: the model, in one of these forms (`features_of` describes them):
@@ -19,11 +20,11 @@ Args that the measurements share, unless their docstrings state otherwise:
         A list of models, or a dict of them by name, gives a dict of results by name.
     layers: layers to measure, as a shell pattern, a name, or a list of these. By default, each
         measurement selects its layers: the representations (the embedding, the output of each block
-        or stage, the final norm), the attention weights, or the skips and branches. An integer is a
-        position among these layers, -1 the last; the name of a block, such as `"block03"`, selects
-        those in this block.
+        or stage, the final norm), the attention weights, or the skips and branches (the two terms
+        of each residual sum). An integer is a position among these layers, -1 the last; the name of
+        a block, such as `"block03"`, selects its layers.
     head: number of an attention head, or a list of numbers, for measurements by head.
-    detail: a subset of these layers, for measurements of representations:
+    detail: a subset of the representations, for measurements that use them:
 
         * `"blocks"`: outputs of blocks, without the final norm and pooled vectors
         * `"grid"`: blocks whose tokens or positions lie on the grid of the last block
@@ -45,14 +46,13 @@ Args that the measurements share, unless their docstrings state otherwise:
         `test`, every fifth image of `train` is a test image, with a warning.
     num_classes: number of classes; by default, it is inferred from the labels, the data set or the
         model.
-    grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default, the grid of the
-        model.
-    classes: names of classes, or positions of classes among the scores. By default, these are the
+    grid: `TokenGrid` of the spatial tokens, which belong to patches of the image, or a pair (rows,
+        columns); by default, the grid of the model. Other tokens, such as CLS, are prefix tokens.
+    classes: names of classes, or positions of classes among the class scores. By default, the
         classes that are predicted for the images, at most 5.
     tokens: how the tokens of a layer are summarized: `"cls"` is the CLS token, `"spatial"` is the
-        mean of the spatial tokens, and `"all"` is the mean of all tokens. The `token_grid` of the
-        features determines which tokens are spatial. None means the CLS token or, without one, the
-        mean of the spatial tokens. A layer that is a vector is used unchanged.
+        mean of the spatial tokens, and `"all"` is the mean of all tokens. None means the CLS token
+        or, without one, the mean of the spatial tokens. A layer that is a vector is used unchanged.
 
 In the examples of the measurements, `vit` and `bit` are models, such as those of
 `vit_tf.load("vit-cls-cifar10")` and `vit_tf.load("bit-cifar10")`, `images` is an array of shape

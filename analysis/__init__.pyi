@@ -1,6 +1,5 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
 from . import engine as engine, plots as plots
-from .claims.claim import Claim as Claim, NotTested as NotTested, Tested as Tested
 from .engine.accessors import load as load
 from .engine.estimates import images_needed as images_needed
 from .engine.features import features_of as features_of
@@ -133,3 +132,4 @@ from .similarity.measures import (
     token_cka as token_cka,
 )
 from .similarity.similarities import similarities as similarities
+from .statistics.claims import Claim as Claim, NotTested as NotTested, Tested as Tested

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_tf.analysis.claims.claim import Outcome, PaperEffect, decide
 from vit_tf.analysis.engine.estimates import images_needed
 from vit_tf.analysis.report.first_screen import is_significant
+from vit_tf.analysis.statistics.claims import Outcome, PaperEffect, decide
 from vit_tf.analysis.statistics.estimates import (
     Estimate,
     beyond,

@@ -3,7 +3,7 @@
 Equal models differ in the seed only, such as five runs of one arm of docs/natural/train.py: every
 claim that compares two models is tested on them, on each pair and on all splits into three and two
 runs. Untrained models are analyzed as if they were trained. The docs page how-sure.md has the
-numbers; tests/analysis/claims/test_false_decisions.py has the simulations.
+numbers; tests/analysis/statistics/test_claim_decisions.py has the simulations.
 
 Example:
     python -m benchmarks.false_decisions runs-seeds false-decisions --data-dir DATA
@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from vit_tf.analysis.claims.claim import DECIDED, Claim, Outcome, decide
 from vit_tf.analysis.engine.estimates import Accuracy
 from vit_tf.analysis.figures.figure import all_figures
 from vit_tf.analysis.figures.models import ROLES
+from vit_tf.analysis.statistics.claims import DECIDED, Claim, Outcome, decide
 from vit_tf.analysis.statistics.estimates import Estimate, Method, Units, over_runs, with_error
 from vit_tf.analysis.statistics.intervals import mean_error, sum_of_errors
 

@@ -60,7 +60,7 @@ OPTIONS = {
             choices=tuple(MODELS),
             default="vit",
         ),
-        **common.VARIANT,
+        "--variant": named("published size, such as B/16 or R50x1 (default: a small model)"),
         **common.ARCHITECTURE,
     },
     "data": {
@@ -215,7 +215,7 @@ def make_recorder(
     """Returns the `FormationRecorder`, which measures layers during training.
 
     Args:
-        options: those of the command line.
+        options: options of the command line.
         validation: data set of validation images.
         data: arguments of `vit_tf.data.load`.
     """

@@ -57,7 +57,7 @@ class ResultAccessor:
         return analysis.plot(self._result, *args, **options)
 
     def to_dataframe(self) -> "pd.DataFrame":
-        """The result as a table without its pictures, of which each pixel would be a row."""
+        """The result as a table, without stored images, whose pixels would each be a row."""
         result = self._result
         if isinstance(result, xr.DataArray):
             return result.to_dataframe()
@@ -66,7 +66,7 @@ class ResultAccessor:
 
 
 class ArrayPlots(_ArrayPlots):
-    """xarray's plots of a DataArray; called itself, the plot of the measurement."""
+    """xarray's plots of a DataArray; a call draws the plot of the measurement."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """`analysis.plot(result)`; xarray's lines or image for a part that has no plot of ours."""
@@ -79,7 +79,7 @@ class ArrayPlots(_ArrayPlots):
 
 
 class DatasetPlots(_DatasetPlots):
-    """xarray's plots of a Dataset; called itself, which xarray refuses, the plot of the result."""
+    """xarray's plots of a Dataset; a call draws the plot of the measurement."""
 
     def __call__(self, *args: Any, **options: Any) -> "Axes":
         """`analysis.plot(result)`."""
@@ -92,13 +92,13 @@ class ResultArray(xr.DataArray):
     __slots__ = ()
 
     def to_dataframe(self, name: Any = None, dim_order: Any = None) -> "pd.DataFrame":
-        """The result as a table without the pictures of its images."""
+        """The result as a table, without stored images."""
         table = xr.DataArray(self).drop_vars("picture", errors="ignore")
         return table.to_dataframe(name, dim_order)
 
     @property
     def plot(self) -> ArrayPlots:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The plots of the result; `plot()` is that of its measurement."""
+        """`plot()` draws the result with the plot of its measurement; xarray's are attributes."""
         return ArrayPlots(self)
 
 
@@ -109,11 +109,11 @@ class ResultDataset(xr.Dataset):
 
     @property
     def plot(self) -> DatasetPlots:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The plots of the result; `plot()` is that of its measurement."""
+        """`plot()` draws the result with the plot of its measurement; xarray's are attributes."""
         return DatasetPlots(self)
 
     def to_dataframe(self, dim_order: Any = None) -> "pd.DataFrame":
-        """The result as a table without its pictures, of which each pixel would be a row."""
+        """The result as a table, without stored images, whose pixels would each be a row."""
         if dim_order is not None:
             return super().to_dataframe(dim_order)
         return ResultAccessor(self).to_dataframe()
@@ -133,13 +133,13 @@ def as_result(dataset: xr.Dataset | xr.DataArray) -> ResultArray | ResultDataset
 
 
 def load(path: str | os.PathLike) -> ResultArray | ResultDataset:
-    """A result that `result.save(path)` wrote, as its measurement returned it.
+    """Loads a result that `result.save(path)` wrote, as the measurement returned it.
 
     Args:
         path: path of the netCDF file.
 
     Returns:
-        The result, which is read into memory.
+        The DataArray or Dataset, in memory.
 
     Raises:
         OSError: if there is no such file, or if it is not a netCDF file.

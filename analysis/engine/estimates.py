@@ -18,7 +18,7 @@ from ..statistics.planning import safeguard_effect, units_for_power, units_for_w
 
 
 class Accuracy(NamedTuple):
-    """Test accuracy of a model in [0, 1], as claims read it.
+    """Test accuracy of a model in [0, 1], in the form that claims use.
 
     Attributes:
         value: the accuracy.
@@ -142,24 +142,24 @@ def images_needed(
         half-width:  t_(n - 1) s / sqrt(n) <= half_width
         power:       P(T < sqrt(n) |effect - threshold| / s) >= power
 
-    Here, `n` is the number of units: batches of as many images as in the pilot result, single
-    images or runs. `t` is Student's 97.5 % quantile. The standard deviation `s` of a unit is
-    computed from the standard error of the pilot result. `T` is a noncentral t variable with
-    noncentrality `t_(n - 1)` and the degrees of freedom of the pilot result: if it has few units,
-    `s` is uncertain, and more are needed (Julious and Owen 2006, Pharmaceutical Statistics 5:29).
-    The test is two-sided at 5 %: it is significant if the 95 % interval excludes the threshold.
+    Here, `n` is the number of units: single images, runs, or batches of as many images as in the
+    pilot result. `t_(n - 1)` is the 97.5 % quantile of Student's t, and `s` is the standard
+    deviation of a unit, computed from the standard error of the pilot result. `T` has a noncentral
+    t distribution with noncentrality `t_(n - 1)` and the degrees of freedom of the pilot result. A
+    pilot with few units estimates `s` poorly, so more units are needed (Julious and Owen 2006,
+    Pharmaceutical Statistics 5:29). The test is two-sided at 5 %: it is significant if the 95 %
+    interval excludes the threshold.
 
     Args:
-        result: a pilot result in one of three forms. An `Estimate` is used unchanged; to compare
-            two models, pass their paired difference (see `minus`). For a DataArray of
-            `knn_accuracy`, or of `ridge_probe` with a selected penalty, the accuracy of the last
-            layer is used. For a Dataset of `cka` with `leave_one_out`, the mean over pairs of
-            layers is used.
+        result: a pilot result: an `Estimate`; a DataArray of `knn_accuracy`, or of `ridge_probe`
+            with a selected penalty (the accuracy of the last layer counts); or a Dataset of `cka`
+            with `leave_one_out` (the mean over pairs of layers counts). To compare two models, pass
+            the `Estimate` of their paired difference (see `minus`).
         half_width: half of the requested width of the interval. Pass either this or `power`.
         power: requested probability that the interval excludes the threshold.
-        effect: assumed true value, for `power`. The default is not the value of the pilot result,
-            which is too large as often as it is too small, but the end of its 80 % interval that is
-            nearer to the threshold (safeguard power, Perugini et al. 2014,
+        effect: assumed true value, for `power`. The default is the end of the pilot's 80 % interval
+            that is nearer to the threshold. The value of the pilot result itself would be too large
+            in half of the cases (safeguard power, Perugini et al. 2014,
             https://doi.org/10.1177/1745691614528519).
         threshold: value that the interval should exclude.
         examples: number of images or runs of the pilot result, if the result does not state it.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def layers(model: ModelLike) -> pd.DataFrame:
-    """The layers of a model in depth order, whose names and patterns `layers=` accepts.
+    """Table of a model's layers in depth order: the names and patterns that `layers=` accepts.
 
     Args:
         model: the model, as in `vit_tf.analysis`.
@@ -19,13 +19,13 @@ def layers(model: ModelLike) -> pd.DataFrame:
     Returns:
         `pandas.DataFrame` with one row for each layer, indexed by its name.
 
-        * `shape`: the shape of its output, without the axis of examples; an axis is None if its
-          length is not fixed.
-        * `measured`: whether measurements of representations select it by default.
+        * `shape`: shape of the layer's output, without the example axis. An axis of variable
+          length is None.
+        * `measured`: whether measurements of representations select the layer by default.
 
     Raises:
-        ValueError: if the model is not supported, or is a function, whose layers are known only
-            when it is called.
+        ValueError: if the model is not supported, or if it is a function, whose layers are unknown
+            until it is called.
 
     Examples:
         >>> table = analysis.layers(vit)

@@ -33,26 +33,26 @@ def match_maps(
 
         out[r, c, (i, j, k)] = mean over u, v of map[(r a + u) p + i, (c b + v) p + j, k]
 
-    where i, j < p, and the mean is over a x b whole patches. The patch side p must divide the map
-    in this way. Among the possible sides, the side is used for which the number of channels
-    (i, j, k) is nearest to `channels`. If the grid does not divide a map, an error is raised. Maps
-    are not padded, because padding would weight the border differently in every stage.
+    where i, j < p, and the mean is over a x b whole patches. Of the patch sides p that divide the
+    map in this way, the side is used for which the number of channels (i, j, k) is nearest to
+    `channels`. Maps are not padded, because padding would weight the border differently in every
+    stage.
 
     Args:
         model: a model, or a callable from images to `{layer: tensor of shape (example, row,
             column, channel)}`.
         channels: number of channels of the last stage; by default, that of the last layer.
-        grid: `TokenGrid` of the map of the last stage; by default, the `token_grid` of the
-            features.
+        grid: `TokenGrid` of the map of the last stage; by default, the grid of the model.
         images: images of the size that the callable will be called on, for a model that takes
             images of several sizes. By default, the size is that of the model.
 
     Returns:
-        Features whose layers have the shape (example, grid.rows, grid.columns, about channels).
+        Features: a callable from images to a dict from layer to tensor, of shape (example,
+        grid.rows, grid.columns, about `channels`).
 
     Raises:
-        ValueError: if there is no grid. When the callable is called: if a tap is not a map, or if
-            its rows and columns are not multiples of the rows and columns of the grid.
+        ValueError: if there is no grid. When the callable is called: if a layer is not a feature
+            map, or if its rows and columns are not multiples of those of the grid.
     """
     features = read_model(model, "representations", layers, detail, images=images)
     grid = require_grid(features, grid)

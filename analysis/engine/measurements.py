@@ -39,11 +39,11 @@ LABEL_NAMES = ("labels", "y")
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a report and the explorer know of a measurement.
+    """How a report and the explorer call a measurement.
 
     Attributes:
-        name: that of the function, with which results, plots and pages are found.
-        kind: which layers it reads, a key of `vit_tf.features.layers.KINDS`.
+        name: name of the function, which is also the name of its results, plots and pages.
+        kind: the layers that the measurement uses, a key of `vit_tf.features.layers.KINDS`.
         arguments: the first arguments of its call, with `{model}`, `{other}` for a second model or
             `{models}`, and `{images}`.
     """
@@ -53,12 +53,12 @@ class Declaration:
     arguments: str
 
     def expression(self, num_models: int, images: str = "images", **options: Any) -> str:
-        """The call that a user types, with the models in braces: {model}, {other} or {models}.
+        """The Python call of the measurement, with the models in braces, such as {model}.
 
         Args:
-            num_models: of how many models it is.
+            num_models: number of models that the call measures.
             images: expression of the images.
-            **options: further keywords, of which those that are None are left out.
+            **options: further keyword arguments; those that are None are omitted.
         """
         arguments = self.arguments.split(", ")
         if num_models == 1:
@@ -72,11 +72,11 @@ class Declaration:
 def measurement(
     kind: str = "representations", arguments: str = "{model}, {images}"
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Returns a decorator that registers a function as a measurement, as its `declaration`.
+    """Returns a decorator that registers a function as a measurement.
 
-    A call may also be in the forms of `CallForms`: in other libraries' words, with a second model
-    before the images, with a list of models, and for one head. A keyword that is nearly one of the
-    function's parameters is an error that names this parameter.
+    A registered function also accepts the argument names of other libraries, a second model before
+    the images, a list of models, and `head=`. A misspelled keyword raises an error that names the
+    parameter. The decorated function has a `declaration`, a `Declaration`.
 
     Args:
         kind, arguments: as the attributes of `Declaration`.
@@ -124,7 +124,7 @@ def measurement(
 def statistic_of(
     measure: Callable,
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Decorates the function that makes the `Statistic` of a measurement: `measure.statistic`.
+    """Decorates the function that creates a measurement's `Statistic`, as `measure.statistic`.
 
     The `Statistic` is created once for each model and each set of options, as by `reusable`.
     """
@@ -138,21 +138,21 @@ def statistic_of(
 
 
 def labels_after_images(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Marks a measurement for which f(model, x, y) is f(model, (x, y)), as Keras takes labels.
+    """Lets a measurement also take labels as Keras does: f(model, x, y) for f(model, (x, y)).
 
-    It stands below `measurement`, which calls it in this form.
+    Write this decorator below `measurement`.
     """
     cast(Any, function).takes_labels = True
     return function
 
 
 class CallForms:
-    """The parameters of a measurement that calls may give in several forms.
+    """The forms in which a measurement may be called.
 
     Attributes:
         parameters: names of all parameters, in order.
-        models: those that are one model each.
-        images: the one that is the images; empty for a measurement without images.
+        models: names of the parameters that are one model each.
+        images: name of the parameter for images; empty for a measurement without images.
         takes_labels: whether images have labels.
     """
 

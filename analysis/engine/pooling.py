@@ -137,11 +137,11 @@ def complete_grid(
     grid: PartialGrid,
     num_tokens: Callable[[Taps], int],
 ) -> TokenGrid:
-    """The whole grid of the tokens; a pair (rows, columns) is completed from the first image.
+    """The complete token grid; a pair (rows, columns) is completed from the first image.
 
     Args:
         features, images: of one model, as `engine.preparation.prepare` returns them.
-        grid: what the caller specifies.
+        grid: the argument `grid` of the measurement.
         num_tokens: function from the layers of an image to the number of tokens.
     """
     known = grid_of(features, grid)
@@ -196,11 +196,10 @@ class Pooled:
     """Pooled features of all examples of a data set.
 
     Attributes:
-        layers: dict from layer to the pooled features, an array of shape (example, channel). They
-            are float32, in which they are computed: float64 would double their memory. Analyses
-            compute in float64.
+        layers: dict from layer to the pooled features, a float32 array of shape (example, channel).
+            Analyses convert them to float64.
         labels: labels of the examples, an array of shape (example,).
-        tokens: the tokens that were pooled, as for `pool`.
+        tokens: how the tokens were pooled, as for `pool`.
         batches: number of batches of the data set.
     """
 

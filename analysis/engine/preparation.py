@@ -63,25 +63,28 @@ def prepare(
     masked: bool = False,
     any_size: bool = False,
 ) -> tuple[Features, Batches]:
-    """The features of a model, and the batches of images that they are called on.
+    """Prepares a measurement: the features of a model, and the batches of images for them.
 
     Args:
-        model: a model in any form, or `{layer: array}`, activations at hand.
+        model: a model in any form, or `{layer: array}`, stored activations.
         images: images in any form; for activations, None or labels of shape (example,).
-        kind: which layers are read, a key of `vit_tf.features.layers.KINDS`. If it includes class
-            scores, `features.facts.scores` names their layer.
-        layers, detail: the choice of the caller, as in `vit_tf.analysis`.
-        scores: the layer of the class scores, if the caller names it.
-        keep_order: whether the result has a row for each image. Folders, lists and arrays are
-            otherwise read in a random order with a seed.
+        kind: the layers to use, a key of `vit_tf.features.layers.KINDS`. If it includes class
+            scores, `features.facts.scores` is the name of their layer.
+        layers, detail: the user's selection of layers, as in `vit_tf.analysis`.
+        scores: name of the layer of the class scores; None for the model's own.
+        keep_order: whether the result has a row for each image, so that the order of images
+            matters. Otherwise, folders, lists and arrays are shuffled with a fixed seed.
         labelled: whether images must have labels.
-        masked: whether images have masks of objects. They are resized and not cropped, so that the
-            masks still apply.
-        any_size: whether images keep their size, which is not that of the model.
+        masked: whether images have masks of objects. Such images are resized but not cropped, so
+            that the masks still apply.
+        any_size: whether images keep their own size instead of being resized to the model's.
+
+    Returns:
+        Pair of the features and the batches.
 
     Raises:
-        ValueError: for a model without such layers, and for images in a form that is not known or
-            without labels that are needed.
+        ValueError: if the model has no such layers, if the form of the images is unknown, or if
+            required labels are missing.
     """
     # Rows that hold all activations side by side take the place of the images.
     if isinstance(model, Mapping):
@@ -115,7 +118,7 @@ def prepare_sets(
     detail: Detail = None,
     keep_order: bool = False,
 ) -> tuple[Features, list[Batches]]:
-    """As `prepare`, for several sets of images by name; batches are in the order of the sets."""
+    """As `prepare`, for a dict of sets of images; returns a list of batches in the same order."""
     features = read_model(model, kind, layers, detail, images=next(iter(data.values()), None))
     (features,), sets = prepare_images([features], data, keep_order=keep_order)
     return features, sets
@@ -131,9 +134,9 @@ def prepare_labelled(
     detail: Detail = None,
     keep_order: bool = False,
 ) -> tuple[Features, list[Batches], int]:
-    """As `prepare_sets`, for images with labels, and the number of classes.
+    """As `prepare_sets`, for images with labels; also returns the number of classes.
 
-    Without a set "test", one of five images of the set "train" is a test image. By default, the
+    Without a set "test", every fifth image of the set "train" is a test image. By default, the
     number of classes is that of the labels of arrays, of the class names of a data set, or of the
     model, in this order.
     """
@@ -157,7 +160,7 @@ def prepare_pair(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> tuple[list[Features], Batches]:
-    """As `prepare`, for one model or two on the same images, or for activations without images."""
+    """As `prepare`, for one or two models on the same images, or for activations without images."""
     models = [model for model in (model_x, model_y) if model is not None]
     # Activations at hand take the place of images: one row holds those of both models.
     if any(isinstance(model, Mapping) for model in models):
@@ -182,14 +185,14 @@ def read_model(
     block: str = "block00",
     images: ImagesLike | None = None,
 ) -> Features:
-    """The layers that a measurement reads, kept with the model for its next call.
+    """The features of the layers that a measurement uses, cached with the model.
 
     Args:
         model: a model in any form.
         kind, layers, detail: as for `prepare`.
         block: name of the block, for the kind `"block_heads"`.
-        images: images in any form. The layers of a PyTorch module are found for their size, if they
-            are floats of one size that the module takes.
+        images: images in any form. If they are floats of one size that a PyTorch module takes, its
+            layers are determined for this size.
     """
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
         model = vit_tf.load(model)
@@ -220,8 +223,8 @@ def prepare_images(
 
     Args:
         models: the features of each model.
-        data: images by the names that errors show.
-        scores: the layer of the class scores of the last models, None for their own.
+        data: dict from the name of a set, as errors show it, to images.
+        scores: names of the layers of class scores, for the last models; None for a model's own.
         keep_order, masked, any_size: as for `prepare`.
         labelled: names of the sets that must have labels.
     """
@@ -248,8 +251,16 @@ def require_same_classes(features: Features, images: Batches, requested: str | N
         require_classes_of(features.facts.class_names or None, num_classes, images)
 
 
+def prepare_scored(
+    model: ModelLike, images: ImagesLike | None, scores: str | None, **options: Any
+) -> tuple[Features, Batches, str]:
+    """The features and batches of `prepare`, and the layer of class scores."""
+    features, batches = prepare(model, images, scores=scores, **options)
+    return features, batches, score_layer(features, scores)
+
+
 def score_layer(features: Features, requested: str | None = None) -> str:
-    """The layer of class scores of prepared features: `requested`, if it holds no probabilities."""
+    """The layer of class scores of prepared features, before any softmax or sigmoid."""
     scores = features.facts.scores
     return scores.layer if scores else requested or "logits"
 

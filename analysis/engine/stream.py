@@ -53,25 +53,25 @@ def eager_steps() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Statistic(Generic[Result]):
-    """The computations of an analysis: a step for each batch, and a result from the totals.
+    """A statistic over a data set: a step for each batch, and a function from totals to a result.
 
     Attributes:
         step: function of one batch: `step(images, *taps)`, or `step(images, labels, *taps)` if
-            `with_labels` is true. For each model, it gets a dict `{tap: tensor}`. It returns a dict
-            of structures of tensors. Over batches, the tensors are summed as float64. There are two
-            exceptions: tensors under the key `"rows"` are concatenated along their first axis, in
-            the order of the batches, and tensors under `"merged"` are combined by `merge`. The step
-            is compiled without AutoGraph: decorate functions that need AutoGraph with
-            `tf.function`.
+            `with_labels` is true. For each model, it gets a dict `{layer: tensor}`. It returns a
+            dict of structures of tensors. Over batches, the tensors are summed as float64. There
+            are two exceptions: tensors under the key `"rows"` are concatenated along their first
+            axis, in the order of the batches, and tensors under `"merged"` are combined by
+            `merge`. The step is compiled without AutoGraph: decorate functions that need AutoGraph
+            with `tf.function`.
         finish: function that computes the result from the totals. The totals are arrays in the
             same structure as the output of a step.
         min_batch: minimum number of examples in a batch. If the last batch of a data set has fewer
-            examples, it is left out, and `remainder` in the totals counts its examples.
+            examples, it is not used, and `remainder` in the totals counts its examples.
         with_labels: whether the step takes labels.
         merge: function that combines two structures of arrays under `"merged"` into one structure
             with the same shapes. The first argument belongs to the earlier batches. If there are
             several workers, each of them merges its own batches first.
-        state: structure of arrays that the step reads, such as results of earlier passes. If it is
+        state: structure of arrays that the step uses, such as results of earlier passes. If it is
             not None, the step gets it as tensors, as its first argument: `step(state, images,
             ...)`. Two statistics that differ only in the values of their states and in the weights
             of their models can share a graph.
@@ -91,13 +91,13 @@ class Statistic(Generic[Result]):
 
 @dataclass(frozen=True)
 class Copy:
-    """What a copy of the models of a pass has in place of them.
+    """Replaces the weights of the models in a pass by those of a copy, such as an untrained one.
 
     Attributes:
         weights: pairs of a variable of the models and the variable of the copy.
         states: the states of the statistics of the copy, by request.
-        num_batches: number of the first batches that the copy is shown; None for all. Only a copy
-            after the first may be shown fewer.
+        num_batches: how many batches, from the first on, the copy is measured on; None for all.
+            Only copies after the first may have fewer batches.
     """
 
     weights: Sequence[tuple[keras.Variable, keras.Variable]] = ()
@@ -115,13 +115,13 @@ def one_pass(
 
     All steps are compiled once, in one graph with the forward passes, so that the memory of
     activations is freed early. Each features callable is called once for all requests that use it,
-    including requests that use `choose` to select some of its taps. Under a `tf.distribute`
+    including requests that use `choose` to select some of its layers. Under a `tf.distribute`
     strategy, every replica gets whole batches. The totals are the same as on one device, on every
     worker, provided that all workers have the same data in the same order.
 
     Args:
         requests: dict from name to a tuple `(statistic, *features)`. For each model of the
-            statistic, the tuple contains features, a callable from images to taps.
+            statistic, the tuple contains features, a callable from images to `{layer: tensor}`.
         images: array of shape (example, height, width, channel); pair of arrays (images, labels);
             or batched `tf.data.Dataset` of images or of (images, labels).
         description: text of the progress bar, which appears after two seconds.
@@ -488,8 +488,9 @@ def _groups(
             checked_size = images.shape[0] if before is None else before
             if checked_size < min_batch:
                 raise ValueError(
-                    f"Expected at least {min_batch} images in every batch but the last: use more "
-                    f"images or a larger batch size. Received one of {checked_size}"
+                    f"Expected batches of at least {min_batch} images (the last one may be "
+                    f"smaller). Received: a batch of {checked_size}. Use more images or a larger "
+                    "batch size."
                 )
             if images.shape.rank > 2:  # not rows of activations, whose layers are checked
                 require_finite_images(images, examples)

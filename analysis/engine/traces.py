@@ -56,15 +56,15 @@ class Kept:
 def keep(
     owner: Any, key: Sequence[Any], make: Callable[[], Made], others: Sequence[Any] = ()
 ) -> Made:
-    """Returns the cached value of a key, or makes it; a changed model invalidates the cache.
+    """Returns the cached value of a key, or computes it. A changed model invalidates the cache.
 
     The cache is an attribute of the model, so it is deleted together with the model.
 
     Args:
         owner: a Keras model; values for other features are not cached.
-        key: everything but models that the value depends on: numbers, strings, a `TokenGrid`,
+        key: all that the value depends on, except models: numbers, strings, a `TokenGrid`,
             `Constant`s, or tuples of these. If it contains anything else, the value is not cached.
-        make: function without arguments that returns the value.
+        make: function without arguments that computes the value.
         others: further models that the value depends on.
     """
     key, models = tuple(key), tuple(map(model_of, (owner, *others)))

@@ -26,16 +26,15 @@ LAYER_DIMS = ("layer", "layer_x")
 
 
 class Recorder(keras.callbacks.Callback):
-    """Measures a model before training and after every few epochs of training.
+    """Keras callback that measures a model before training and after every few epochs.
 
-    `Recorder` is a callback for `fit`. It works with any Keras model, including subclassed models,
-    and with any measurement that can be called as `measure(model, images)`. A model that is not
-    built yet is built from the first of the images. It does not change the weights, the optimizer
-    or the random numbers of the training. If there are several workers, only the first worker
-    writes files.
+    It works with `fit` of any Keras model, including subclassed models, and with any measurement
+    that can be called as `measure(model, images)`. A model without weights is built from the first
+    of the images. The callback does not change the weights, the optimizer or the random numbers of
+    the training. If there are several workers, only the first worker writes files.
 
-    If `folder` is given, a run that was stopped can go on with a new `Recorder`: `fit(...,
-    initial_epoch=n)` keeps the records of the epochs before `n` that the folder holds.
+    With `folder`, a stopped run can resume with a new `Recorder`: `fit(..., initial_epoch=n)` keeps
+    the records of the epochs before `n` that the folder holds.
 
     Args:
         measurements: a list of measurements, as names such as `"cka"` or as functions. To pass
@@ -44,8 +43,7 @@ class Recorder(keras.callbacks.Callback):
         images: images, or images and labels, for all measurements.
         every: number of epochs between two measurements. The last epoch is always measured.
         folder: folder for the results, or None. The results of the measurement NAME are written to
-            the file `NAME.nc` in this folder, and the file is updated whenever the model is
-            measured.
+            `NAME.nc` in this folder after every measured epoch.
         log_dir: folder for TensorBoard, or None. The mean of each variable in each layer is
             written as a scalar.
 
@@ -54,9 +52,9 @@ class Recorder(keras.callbacks.Callback):
             The coordinate `epoch` is the number of epochs of training before the measurement.
 
     Raises:
-        ValueError: if a measurement is unknown, or if `every` is below 1. During `fit`, the errors
-            of the measurements are raised. It is also raised if `folder` holds later epochs than
-            the one that a run starts from, or the records of other layers.
+        ValueError: if a measurement is unknown, or if `every` is below 1. During `fit`: the errors
+            of the measurements, and an error if `folder` holds later epochs than the one from which
+            the run starts, or the records of other layers.
 
     Examples:
         >>> recorder = analysis.Recorder(["cka", "attention_distance"], images, every=2)
@@ -106,7 +104,7 @@ class Recorder(keras.callbacks.Callback):
         """Draws a measurement over the epochs.
 
         Args:
-            name: name of the measurement. None draws all measurements, below each other.
+            name: name of the measurement. None draws all measurements, one below the other.
             ax: Matplotlib axes to draw in. None creates a figure.
 
         Returns:

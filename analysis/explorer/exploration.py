@@ -22,6 +22,7 @@ from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.features.conversion import facts_of, name_models, own_name
 
 from ..engine.class_scores import ClassesLike, as_probabilities
+from ..engine.failures import explain
 from ..engine.results import layer_names
 from ..engine.stream import eager_steps
 from ..figures.models import (
@@ -43,7 +44,6 @@ from .exploration_results import (
     calls_of,
     collect_results,
     is_flat,
-    keep_possible,
 )
 
 MAX_LISTED = 4  # images in the title by name
@@ -83,8 +83,8 @@ class Exploration:
         path: path of the HTML file.
         results: dict from result name to labelled result. If the grid of a result differs between
             layers, the value is a dict from layer to the result of this layer.
-        left_out: the views that are not shown, as a list of pairs: what the view shows, and a list
-            of sentences that give the reasons.
+        left_out: the views that are missing, as a list of pairs: what the view shows, and a list of
+            sentences that give the reasons.
         calls: dict from result name to a Python expression that computes the result from `model`
             and `images`. Only results that a measurement computes have an entry.
     """
@@ -161,7 +161,7 @@ def explore(
     Args:
         model: one model, a list of models, or a dict from name to model. A model is a built Keras
             model with images as its only input, a PyTorch module, the path of a model, the name of
-            a pretrained model, or a function from images to a dict from tap to tensor.
+            a pretrained model, or a function from images to a dict from layer to tensor.
         images: one image or a list of images: paths of files or folders, PIL images, or arrays of
             shape (height, width, channel) with values in [0, 255]; or a `tf.data.Dataset` of such
             arrays, with or without labels, batched or not; or a pair of images and their integer
@@ -171,8 +171,8 @@ def explore(
         preprocessing: the `vit_tf.Preprocessing` that the model expects, for a model that does not
             specify it.
         image_size: side of the images in pixels, for a model that accepts images of any size.
-        taps, patch_size, prefix: as for `make_report`, for models whose layers or tokens are not
-            known.
+        taps, patch_size, prefix: as for `make_report`, for models whose layers or tokens are
+            unknown.
         classes: positions of the classes to explain. By default, these are the five classes with
             the highest scores if there is a single image, and the three classes with the highest
             scores for each image if there are several. Results contain NaN for a class that was
@@ -343,12 +343,14 @@ def _view(
     """What the page shows of a model: name, numbers, panels, what is left out, and facts."""
     classes = subject.model.features.facts.class_names
     row = describe_model(opened, subject.model)
-    packed, failed = keep_possible(
-        results, lambda name: PACKERS[name](results[name], subject, classes), opened.name
-    )
-    left_out += failed
-    for name in results.keys() - packed.keys():
-        del results[name]
+    packed = {}
+    for name, result in list(results.items()):
+        try:
+            packed[name] = PACKERS[name](result, subject, classes)
+        except Exception as error:
+            title, _ = MEASURES[name]
+            left_out.append((title, [explain(error, f"{title} of {opened.name}")]))
+            del results[name]
     payload = make_payload(subject, results, photos, classes, packed)
     if "scores" in results:
         predicted = results["scores"].values.argmax(axis=-1).tolist()
@@ -440,8 +442,8 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | st
         for file in sorted(x for x in path.rglob("*") if is_image(x.name)) or [path]:
             if not file.is_file():
                 raise ValueError(
-                    f"Image file not found: {without_password(image)!r}. Addresses need a "
-                    "download first."
+                    f"Image file not found: {without_password(image)!r}. An image at a web address "
+                    "has to be downloaded first."
                 )
             pictures.append(decode_file(file))
             names.append(file.name)

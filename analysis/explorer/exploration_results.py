@@ -1,6 +1,6 @@
 """What is measured of single images: each result that a model has the taps for, or the reason."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -172,15 +172,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class MeasurementPanel:
-    """A result of the page that a declared measurement makes, of the layers that it declares.
+    """A panel of the page for the result of a registered measurement, on the layers of its kind.
 
     Attributes:
-        measurement: what is called, with layers of the kind that it declares.
+        measurement: the measurement that is called.
         takes: which of `"scores"`, `"grid"` and `"classes"` it takes as arguments of these names.
-        most_layers: function of a subject and the layers to how many of these fit on the page,
-            evenly spaced; None for all.
-        options: function of a subject to further arguments.
-        complete: function of a subject and the result to the result that the page shows.
+        most_layers: function of a subject and its layers that returns how many layers, evenly
+            spaced, fit on the page; None for all.
+        options: function of a subject that returns further arguments.
+        complete: function of a subject and the result that returns the result for the page.
     """
 
     measurement: Callable[..., Any]
@@ -227,13 +227,6 @@ def most_attention(subject: Subject, weights: list[str]) -> int:
     model = subject.model
     heads, tokens = model.shapes[weights[0]][0], model.require_grid().num_tokens
     return max(1, MOST_WEIGHTS // (len(subject.images) * heads * tokens**2))
-
-
-def with_source_of_weights(subject: Subject, result: xr.Dataset) -> xr.Dataset:
-    """Attention, with a note where the model itself does not return the weights."""
-    if subject.model.weights:
-        return result
-    return result.assign_attrs(weights="computed from the queries and keys of each layer")
 
 
 def most_similarities(subject: Subject, _: list[str]) -> int:
@@ -325,9 +318,7 @@ MEASURES: dict[str, tuple[str, Callable[[Subject], Any]]] = {
     "scores": ("The scores of classes", lambda subject: subject.scores),
     "attention": (
         "The attention of patches",
-        MeasurementPanel(
-            attention_rows, ("grid",), most_attention, complete=with_source_of_weights
-        ),
+        MeasurementPanel(attention_rows, ("grid",), most_attention),
     ),
     "rollout": ("Attention rollout", MeasurementPanel(rollout_of_images, ("grid",))),
     "gradient_attention": (
@@ -364,32 +355,18 @@ FLAT = "The head scores all classes equally, as one that is zero or untrained do
 
 def collect_results(subject: Subject) -> tuple[dict[str, Any], LeftOut]:
     """Results by name that the model has the taps for, and (what, reasons) of those left out."""
-
-    def measure(name: str) -> Any:
-        return MEASURES[name][1](subject)
-
-    results, left_out = keep_possible(MEASURES.keys() & {"scores"}, measure, subject.model.name)
-    is_one_score = is_flat(results)
-    others = [name for name in MEASURES if name != "scores"]
-    others = [name for name in others if not (is_one_score and name in OF_CLASSES)]
-    other_results, failed = keep_possible(others, measure, subject.model.name)
-    if is_one_score:
-        failed.append(("Evidence for classes", [f"{FLAT}."]))
-    return results | other_results, left_out + failed
-
-
-def keep_possible(
-    names: Iterable[str], make: Callable[[str], Any], model_name: str
-) -> tuple[dict[str, Any], LeftOut]:
-    """The values of a function of names of results, and (what, reasons) where it fails."""
-    values, left_out = {}, []
-    for name in names:
-        title, _ = MEASURES[name]
+    results, left_out = {}, []
+    for name, (title, measure) in MEASURES.items():
+        # The scores come first, and show whether there is evidence for classes.
+        if name in OF_CLASSES and is_flat(results):
+            continue
         try:
-            values[name] = make(name)
+            results[name] = measure(subject)
         except Exception as error:
-            left_out.append((title, [explain(error, f"{title} of {model_name}")]))
-    return values, left_out
+            left_out.append((title, [explain(error, f"{title} of {subject.model.name}")]))
+    if is_flat(results):
+        left_out.append(("Evidence for classes", [f"{FLAT}."]))
+    return results, left_out
 
 
 def calls_of(subject: Subject, results: dict[str, Any]) -> dict[str, str]:

@@ -22,12 +22,12 @@ from ..engine.stream import as_dataset
 LABELS = "labels"  # of the test images, as something that a measurement may need
 # What a figure may need besides test images, in words.
 OPTIONAL = {
-    "gallery": "training images to look for neighbours among",
+    "gallery": "training images for the search of nearest neighbours",
     "objects": "images with masks of objects",
     "parts": "images with masks of parts of objects",
     "videos": "videos with masks of objects",
     "pairs": "pairs of images with keypoints",
-    "landmarks": "queries and images to retrieve from",
+    "landmarks": "queries of landmarks, and images to retrieve",
 }
 NEEDED = {LABELS: "labels of two classes or more", **OPTIONAL}
 

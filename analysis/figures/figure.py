@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from itertools import combinations, permutations, product
-from pathlib import Path
 from pkgutil import walk_packages
 from string import Formatter
 from typing import Any, TypeAlias
@@ -17,7 +16,6 @@ from ..engine.results import Results
 from .data import Data
 from .measure import Measurement
 from .models import ROLES, NotApplicable, StudyModel
-from .rendering import Drawing
 
 # In place of numbers of figures: the leading figure of each chapter, and all figures.
 MAIN, ALL = "main", "all"
@@ -90,15 +88,15 @@ class Figure:
         draw: function that draws a result and returns Matplotlib axes. For `together` and `group`,
             and if `measure` returns a dict, the argument of the function is a dict from label to
             result.
-        name: name of the picture and its file, with the models in braces: `"cka-{model}"`.
-        title: title of a picture. It may contain names of models in braces: `"{model}"`,
+        name: name of the image and its file, with the models in braces: `"cka-{model}"`.
+        title: title of the image. It may contain names of models in braces: `"{model}"`,
             `"{other}"`, `"{label}"`, `"{models}"` (all models except further seeds) and `"{base}"`
-            (the model of which this model is a variant, or the model itself). Pictures with the
-            same chapter, `measure`, `draw` and title are the panels of one figure.
+            (the model of which this model is a variant, or the model itself). Images with the same
+            chapter, `measure`, `draw` and title are the panels of one figure.
         caption: text that states how to read the figure, with names as in `title`; or a function
             that returns this text from the models and a dict from label to result.
         instead: function of a dict from label to result. It returns a sentence that replaces the
-            picture, or None if the picture is shown.
+            image, or None if the image is shown.
         claims: list of the `Claim` that the figure tests.
         quantities: list of the `Quantity` by which models are compared.
         also: numbers of figures in other papers that also select this figure. Each number starts
@@ -202,11 +200,6 @@ class Selector:
         """Every role that it takes a trained model for."""
         return (*self.roles, *self.others)
 
-    def missing_roles(self, models: list[StudyModel]) -> str:
-        """The roles that none of these models plays, in words: "a ViT and a ResNet"."""
-        roles = [role for role in self.all_roles if not with_roles(models, role)]
-        return join_words(dict.fromkeys(ROLES[role] for role in roles) or ["other models"])
-
     def applicable(self, models: list[StudyModel]) -> list[StudyModel]:
         """The models that play one of the roles, and the user's."""
         return with_roles(models, *self.roles, *(["model"] if self.user_models is True else []))
@@ -302,8 +295,9 @@ def _together(
     shown = tuple(selection.models[0] for selection in selections)
     measurements, baselines = {}, {}
     for model, selection in zip(shown, selections, strict=True):
-        trained = model.original if model.role == "seed" else model
-        measurements |= _labelled(selection, trained.name)
+        is_seed = model.role == "seed"
+        name = f"{model.original.name}: seed {model.detail}" if is_seed else model.name
+        measurements |= _labelled(selection, name)
     for model in with_roles(models, *selector.baselines):
         measured = _measured(measure, model)[0] if model.base in shown else None
         if measured is not None:
@@ -393,22 +387,6 @@ class Picture:
             return caption(models or self.selection.models, results)
         return self._filled(caption, "name")
 
-    def drawing(self, results: dict[str, Any], path: Path | None = None) -> Drawing:
-        """The `Drawing` of a dict from label to result, as a PNG at a path."""
-        baselines = tuple(name for name in self.selection.baselines if name in results)
-        return Drawing(
-            self.figure.draw,
-            results,
-            self.selection.alone,
-            baselines if self.selection.baselines else None,
-            path,
-        )
-
-    def interactive(self, results: Results) -> list[dict[str, Any]]:
-        """Interactive plots: a list with an entry for each result, or an empty one."""
-        show = self.figure.interactive
-        return [show(result) for result in results.values()] if show else []
-
     def title_with(self, others: Sequence["Picture"]) -> str:
         """What it shows and others of its figure do, with the names of all of their models."""
         pictures = [self, *others]
@@ -468,11 +446,21 @@ def select_pictures(
 def all_figures() -> tuple[Figure, ...]:
     """Every `Figure` that a module of `papers/` defines, paper by paper, checked."""
     papers = import_module("vit_tf.analysis.papers")
-    modules = walk_packages(papers.__path__, f"{papers.__name__}.")
-    values = [value for module in modules for value in vars(import_module(module.name)).values()]
-    # A figure that several modules import counts once.
-    figures = {id(value): value for value in values if isinstance(value, Figure)}.values()
-    check_figures(list(figures))
+    figures: list[Figure] = []
+    owners: dict[str, str] = {}  # the module that defines the figures of a number
+    for module in walk_packages(papers.__path__, f"{papers.__name__}."):
+        values = vars(import_module(module.name)).values()
+        # A figure that several modules import counts once.
+        known = set(map(id, figures))
+        new_figures = [x for x in values if isinstance(x, Figure) and id(x) not in known]
+        for number in (number for figure in new_figures for number in figure.numbers_in_paper):
+            if owners.setdefault(number, module.name) != module.name:
+                raise ValueError(
+                    "Expected the figures of a number in one module. Received: figure "
+                    f"{number!r} in {owners[number]} and {module.name}"
+                )
+        figures += new_figures
+    check_figures(figures)
     return tuple(sorted(figures, key=lambda figure: (figure.paper.rank, figure.paper.name)))
 
 
@@ -493,14 +481,14 @@ def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
 
 
 def check_figures(figures: Sequence[Figure]) -> None:
-    """Checks definitions before anything is trained or measured on their account.
+    """Checks the definitions of figures before models are trained or measured for them.
 
     Args:
-        figures: the figures that exist, of which one may use the results of another.
+        figures: all figures, since a figure may use the results of another.
 
     Raises:
-        ValueError: for a role, a field, a number or a result that does not exist, and for a picture
-            or a claim that exists twice. It names the figure.
+        ValueError: if a role, field, number or result does not exist, or if an image or a claim is
+            defined twice. The message names the figure.
     """
     results = {"accuracy", "block"}.union(*(figure.results.split() for figure in figures))
     numbers = {number for figure in figures for number in figure.numbers_in_paper}
@@ -554,7 +542,9 @@ def plan(
     for figure in figures:
         selections, reasons = figure.select(models)
         if elsewhere and not selections and not reasons:
-            reasons = [f"It needs {figure.models.missing_roles(models)}. {elsewhere}"]
+            missing = [role for role in figure.models.all_roles if not with_roles(models, role)]
+            words = dict.fromkeys(ROLES[role] for role in missing) or ["other models"]
+            reasons = [f"It needs {join_words(words)}. {elsewhere}"]
         for selection in selections:
             if why := selection.missing(data):
                 reasons.append(why)

@@ -67,10 +67,8 @@ class Measurement:
         """`fingerprint` of what it computes: equal for measurements of a model and its copies."""
         analysis = self.name.partition(".")[0]
         inputs = [source if source is DATA else source.structure for source in self.inputs]
-        architectures = [model.original_key or model.key for model in self.models]
-        return fingerprint(
-            analysis, self._parameters, architectures, inputs, identified_by="architecture"
-        )
+        models = [model.architecture for model in self.models]
+        return fingerprint(analysis, self._parameters, models, inputs, identified_by="architecture")
 
     @property
     def _parameters(self) -> dict[str, Any]:
@@ -137,7 +135,7 @@ def statistic(
         analysis: a measurement such as `cka`, whose declaration determines the name, the statistic
             and the printed call; or a name, if `make` returns the statistic.
         models: a `StudyModel`, or a tuple of several.
-        taps: names of the taps to measure; for several models, a list of names for each model.
+        taps: names of the layers to measure; for several models, a list of names for each model.
         name: first part of the name of the result, before the names of the models; by default, the
             name of the measurement.
         detail: the argument `detail` with which the printed call selects the same layers as `taps`.
@@ -252,8 +250,8 @@ MOST_MODELS = 4
 # What a shared pass goes through, in words.
 DATA_DESCRIPTIONS = {
     "train": "images that probes are fitted on",
-    "validation": "images that choose their penalty",
-    "gallery": "images to look for neighbours among",
+    "validation": "images that select their penalty",
+    "gallery": "images for the search of nearest neighbours",
     "objects": "images with masks of objects",
     "parts": "images with masks of parts",
 }
@@ -284,24 +282,24 @@ def measure_all(
     progress: Callable[[int, int, str], None] | None = None,
     meanwhile: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Makes all measurements that can be made, and saves them in a folder to reuse them later.
+    """Makes all measurements that are possible, and saves the results in a folder for reuse.
 
-    The results of a pass are saved as soon as the pass is over. If a measurement raises an error,
-    the other measurements continue; if a file cannot be written, all stop.
+    The results of a pass over the data are saved as soon as the pass is over. If a measurement
+    raises an error, the other measurements continue; if a file cannot be written, all stop.
 
     Args:
         wanted: list of measurements, made by `statistic` and `task`.
         data: the `Data`.
         folder: path of the folder of netCDF files.
-        progress: function that is called before each pass with its number from 0 on, how many
-            passes there are, and a description of the measurements; or None.
+        progress: function that is called before each pass with the number of the pass (from 0), the
+            number of passes and a description of the measurements; or None.
         meanwhile: function that is called after each pass with a dict from result name to result,
             or to None for results that are not measured yet; or None.
 
     Returns:
-        Pair of two dicts. The first maps result names to results, inputs of other results included;
-        the value is None if a measurement failed. The second maps the names of failed measurements
-        to the reasons.
+        Pair of two dicts. The first maps result names to results, including the results that other
+        results are computed from; the value is None if a measurement failed. The second maps the
+        names of failed measurements to the reasons.
     """
     table = with_inputs(wanted)
     keys = {}

@@ -5,6 +5,7 @@ import inspect
 import logging
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -189,11 +190,7 @@ class StudyModel:
     @property
     def original(self) -> "StudyModel":
         """The model that this is a variant, a further seed or a baseline of."""
-        if self.base is None:
-            raise ValueError(
-                f"Expected a variant, as an untrained copy is. Received: {self.name!r}"
-            )
-        return self.base
+        return cast(StudyModel, self.base)
 
     def keras_copy(self) -> keras.Model:
         """A Keras model with its weights; a `NotApplicable` for a model that is none of Keras."""
@@ -213,7 +210,7 @@ class StudyModel:
     def require_grid(self) -> TokenGrid:
         """The grid of its spatial tokens or positions; a `NotApplicable` where it is not known."""
         return self.require(
-            self.grid, "grid of spatial tokens or positions that is known and tiles the images"
+            self.grid, "known grid of spatial tokens or positions that tiles the images"
         )
 
     def layers(self, kind: str, detail: Detail = None, block: str = "block00") -> list[str]:
@@ -248,7 +245,7 @@ class StudyModel:
         are_scores = len(shape) == 1 and shape[0] > 1
         return self.require(
             tap if are_scores else "",
-            "scores of classes, as a last layer of one number for each class",
+            "scores of classes: its last layer does not return one number for each class",
         )
 
     @property
@@ -374,7 +371,7 @@ def describe_model(loaded: Any, model: StudyModel) -> dict[str, Any]:
         "model": loaded.name,
         "kind": "SavedModel" if kind == "features" and loaded.source else kind,
         "parameters": loaded.model.count_params() if loaded.is_keras else None,
-        "layers read": len(model.taps),
+        "layers measured": len(model.taps),
         "tokens or positions": f"{prefix}{grid.rows} x {grid.columns}" if grid else "not known",
         "trained": SUPERVISIONS.get(model.supervision, "not known"),
     }
@@ -494,11 +491,8 @@ def prepare_models(
     )
     few = tf.nest.flatten(next(iter(data.few)))[0][:PROBES].numpy()
     models, rows = [], []
-    notes: dict[str, list[str]] = {}  # by the title of an entry of what is not shown
-
-    def note(title: str, sentence: str) -> None:
-        notes.setdefault(title, []).append(sentence)
-
+    # Sentences by the title of an entry of what is not shown.
+    notes: defaultdict[str, list[str]] = defaultdict(list)
     for source in loaded:
         model, constant, variation_of_last = study_model(source, few)
         log.info("%s: %d layers are measured", source.name, len(model.taps))
@@ -510,7 +504,7 @@ def prepare_models(
             if isinstance(error, OSError) or this_worker(tf.distribute.get_strategy())[1] > 1:
                 raise
             reason = explain(error, f"The test accuracy of {source.name}")
-            note("Test accuracy", f"{source.name}: {reason}")
+            notes["Test accuracy"].append(f"{source.name}: {reason}")
         accuracy = None if correct is None else (float(correct.mean()), len(correct))
         # A model whose own head classifies these images was trained with labels, unless it is known
         # how it was trained.
@@ -527,15 +521,17 @@ def prepare_models(
         if accuracy:
             rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
         if why_not:
-            note("Models of other classes than those of the data", f"{source.name}: {why_not}")
+            title = "Models whose classes differ from the classes of the data"
+            notes[title].append(f"{source.name}: {why_not}")
             log.info("The accuracy of %s is not reported: %s", source.name, why_not)
         if constant:
             layers = f"{source.name}: {', '.join(constant)}."
-            note("Layers that do not vary between images", layers)
+            notes["Layers that do not vary between images"].append(layers)
         if variation_of_last < MIN_VARIATION:
             values = interval(*source.expects.value_range)
             message = LOW_VARIATION_MESSAGE.format(model=source.name, values=values)
-            note("Models whose last layers hardly vary", message + remedy)
+            title = "Models whose last layers hardly vary between images"
+            notes[title].append(message + remedy)
     all_models = []
     for source, model in zip(loaded, with_given_roles(models), strict=True):
         seeds = range(seed, seed + copies) if source.is_keras else ()

@@ -30,7 +30,13 @@ from ..engine.class_scores import (
 )
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import PartialGrid, grid_of
-from ..engine.preparation import ImagesLike, prepare, prepare_images, read_model, score_layer
+from ..engine.preparation import (
+    ImagesLike,
+    prepare_images,
+    prepare_scored,
+    read_model,
+    score_layer,
+)
 from ..engine.results import CLS, facts_of, require_finite, require_word, variable
 from ..engine.stream import Statistic, Totals, as_dataset, evaluate, mean_per_batch
 from ..engine.traces import reusable
@@ -64,18 +70,19 @@ def head_ablation(
 ) -> xr.Dataset:
     """Change of a model's predictions when the output of one attention head is removed.
 
-    The output of one head is replaced at every token, before the output projection of the attention
+    The output of the head is replaced at every token, before the output projection of the attention
     (Michel et al. 2019, https://arxiv.org/abs/1905.10650). A change of zero means that no later
     layer uses the output of the head, or that other heads and layers compensate for it.
 
     Args:
         model: a model, or a submodel that returns the outputs of heads, of shape (example,
-            token, head, channel), and the scores, as in `vit_tf.submodel(vit, "*/heads",
+            token, head, channel), and the class scores, as in `vit_tf.submodel(vit, "*/heads",
             "logits")`. For a model with attention layers of Keras, the submodel returns the values
             `"*/value"` instead of `"*/heads"`, since the output of a head is a weighted mean of the
             values of the head.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
+        scores: name of the layer that returns the class scores before a softmax, of shape (example,
+            class). By default, it is found in the model.
         replacement: the new output of a head. `"zero"` sets the output to zero, `"mean"` uses the
             mean of the output over the images, separately for each token, and `"resample"` uses the
             output of the same head for another image of the batch.
@@ -84,21 +91,21 @@ def head_ablation(
         Dataset with three changes, each of shape (layer, head). If layers differ in their number of
         heads, values are NaN for heads that a layer does not have.
 
-        * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
-        * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
+        * `accuracy_change`: the accuracy with the replacement minus the accuracy without it.
+        * `loss_change`: the cross-entropy with the replacement minus the cross-entropy without it,
           in nats.
         * `output_change`: the mean over examples of sum_c p(c) log(p(c) / p'(c)), in nats. This is
-          the divergence of the class probabilities p' with the intervention from the class
-          probabilities p without it.
+          the KL divergence between the class probabilities p without the replacement and the class
+          probabilities p' with it.
         * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
           errors of the three changes above, paired over images.
         * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
           model.
 
     Raises:
-        ValueError: if the features are not a submodel that returns outputs of heads and the scores,
-            if several heads share values (grouped-query attention), if `replacement` is unknown, or
-            if scores are not finite.
+        ValueError: if the submodel does not return outputs of heads and class scores, if several
+            heads share values (grouped-query attention), if `replacement` is unknown, or if scores
+            are not finite.
 
     Examples:
         >>> effect = analysis.head_ablation(vit, (images, labels))
@@ -110,10 +117,9 @@ def head_ablation(
         `plots.plot_head_ablation`, `skip_ablation`, `token_ablation`; page
         measurements/flow/interventions.md.
     """
-    features, images = prepare(
-        model, images, kind="heads", layers=layers, detail=detail, scores=scores, labelled=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="heads", layers=layers, detail=detail, labelled=True
     )
-    scores = score_layer(features, scores)
     shapes = layers_to_edit(features, scores)
     if unlike := {layer: shape for layer, shape in shapes.items() if len(shape) != 3}:
         raise ValueError(
@@ -176,10 +182,12 @@ def skip_ablation(
     skips (figure 8).
 
     Args:
-        model: a model, or a submodel that returns skips, branches and scores, such as
-            `vit_tf.submodel(vit, "*/skip", "*/branch", "logits")`. Names follow the tap grammar.
+        model: a model, or a submodel that returns skips, branches and class scores, such as
+            `vit_tf.submodel(vit, "*/skip", "*/branch", "logits")`, with layers named as in the
+            models of this package.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
+        scores: name of the layer that returns the class scores before a softmax, of shape (example,
+            class). By default, it is found in the model.
         whole_blocks: if true, the skips (or branches) of a whole block are removed at once. If
             false, the skips (or branches) of the attention and of the MLP are removed separately. A
             unit of a ResNet has a single skip and a single branch.
@@ -190,20 +198,20 @@ def skip_ablation(
         `path` states which part is removed, `"skip"` or `"branch"`. If a layer has no skip, its
         values for `"skip"` are NaN.
 
-        * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
-        * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
-          in nats.
+        * `accuracy_change`: the accuracy with the removal minus the accuracy without it.
+        * `loss_change`: the cross-entropy with the removal minus the cross-entropy without it, in
+          nats.
         * `output_change`: the mean over examples of sum_c p(c) log(p(c) / p'(c)), in nats. This is
-          the divergence of the class probabilities p' with the intervention from the class
-          probabilities p without it.
+          the KL divergence between the class probabilities p without the removal and the class
+          probabilities p' with it.
         * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
           errors of the three changes above, paired over images.
         * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
           model.
 
     Raises:
-        ValueError: if the features are not a submodel that returns the scores and skips or
-            branches, or if scores are not finite.
+        ValueError: if the submodel does not return class scores and skips or branches, or if scores
+            are not finite.
 
     Examples:
         >>> effect = analysis.skip_ablation(vit, (images, labels))
@@ -216,16 +224,9 @@ def skip_ablation(
         `plots.plot_skip_ablation`, `skip_ratio`, `head_ablation`; page
         measurements/flow/interventions.md.
     """
-    features, images = prepare(
-        model,
-        images,
-        kind="ablated_skips",
-        layers=layers,
-        detail=detail,
-        scores=scores,
-        labelled=True,
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="ablated_skips", layers=layers, detail=detail, labelled=True
     )
-    scores = score_layer(features, scores)
     # The taps that are set to zero together, by layer and path.
     removed: dict[tuple[str, str], list[str]] = {}
     for tap in layers_to_edit(features, scores):
@@ -275,8 +276,8 @@ def token_ablation(
     """Change of a model's predictions when prefix tokens, or a share of the spatial tokens, are
     replaced.
 
-    The tokens are replaced at one layer. Spatial tokens are replaced in one of the following
-    orders.
+    The tokens are replaced at one layer. Prefix tokens are CLS and the registers. Spatial tokens
+    are replaced in one of the following orders.
 
     * `"random"`: in random order.
     * `"largest"`: tokens with the largest Euclidean norm first (see `outlier_tokens`).
@@ -290,16 +291,17 @@ def token_ablation(
 
     Args:
         model: a model, or a submodel that returns the tokens to replace, of shape (example,
-            token, channel), and the scores. To order tokens by attention, the submodel also returns
-            attention weights, as in `vit_tf.submodel(vit, "embedding", "block00/attention/weights",
-            "logits")`.
+            token, channel), and the class scores. To order tokens by attention, the submodel also
+            returns attention weights, as in `vit_tf.submodel(vit, "embedding",
+            "block00/attention/weights", "logits")`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
+        scores: name of the layer that returns the class scores before a softmax, of shape (example,
+            class). By default, it is found in the model.
         replacement: the new value of a token. `"zero"` sets the token to zero, `"mean"` uses the
             mean of the token over the images, and `"resample"` uses the token at the same position
             in another image of the batch.
         shares: shares of the spatial tokens to replace, in (0, 1].
-        grid: `TokenGrid` of the tokens; by default the grid of the features.
+        grid: `TokenGrid` of the tokens; by default the grid of the model.
         seed: seed of the random order. The order differs from batch to batch.
 
     Returns:
@@ -309,21 +311,20 @@ def token_ablation(
         once, so `"cls"` and `"registers"` have values only at share 1, and NaN at other shares. If
         `shares` does not include 1, the orders of spatial tokens have NaN at share 1.
 
-        * `accuracy_change`: the accuracy with the intervention minus the accuracy without it.
-        * `loss_change`: the cross-entropy with the intervention minus the cross-entropy without it,
+        * `accuracy_change`: the accuracy with the replacement minus the accuracy without it.
+        * `loss_change`: the cross-entropy with the replacement minus the cross-entropy without it,
           in nats.
         * `output_change`: the mean over examples of sum_c p(c) log(p(c) / p'(c)), in nats. This is
-          the divergence of the class probabilities p' with the intervention from the class
-          probabilities p without it.
+          the KL divergence between the class probabilities p without the replacement and the class
+          probabilities p' with it.
         * `accuracy_change_stderr`, `loss_change_stderr` and `output_change_stderr`: the standard
           errors of the three changes above, paired over images.
         * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
           model.
 
     Raises:
-        ValueError: if the features are not a submodel that returns one layer of tokens and the
-            scores, if tokens do not fit the grid, if a share is out of range, or if scores are not
-            finite.
+        ValueError: if the submodel does not return one layer of tokens and the class scores, if
+            tokens do not fit the grid, if a share is out of range, or if scores are not finite.
 
     Examples:
         >>> effect = analysis.token_ablation(vit, (images, labels), shares=(0.25, 0.5))
@@ -333,10 +334,9 @@ def token_ablation(
     See also:
         `plots.plot_token_ablation`, `head_ablation`; page measurements/flow/interventions.md.
     """
-    features, images = prepare(
-        model, images, kind="embedding", layers=layers, detail=detail, scores=scores, labelled=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="embedding", layers=layers, detail=detail, labelled=True
     )
-    scores = score_layer(features, scores)
     shapes = layers_to_edit(features, scores)
     # The layer of tokens has two axes, and attention weights, by which tokens are ranked, three.
     weights = [layer for layer, shape in shapes.items() if len(shape) == 3]
@@ -452,25 +452,27 @@ def activation_patching(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """Effect on the scores when one token of one layer takes its value from another run.
+    """Activation patching: effect on the scores when one token gets its value from another image.
 
         transfer = sum over pairs of <s_patched - s, d> / sum over pairs of |d|^2,  d = s_other - s
 
-    Each pair consists of an image and another image. `s` are the scores of the image, and `s_other`
-    are the scores of the run on the other image. `s_patched` are the scores of the image if one
-    token takes its value from the run on the other image (Meng et al. 2022,
+    Each pair consists of an image and another image. `s` are the class scores of the image, and
+    `s_other` are the scores of the other image. `s_patched` are the scores of the image if one
+    token at one layer gets the value that it has for the other image (Meng et al. 2022,
     https://arxiv.org/abs/2202.05262, for language models). The transfer is 0 if the token has no
-    effect, and 1 if it carries the whole difference between the two runs. The transfer may be below
-    0 or above 1.
+    effect, and 1 if the token carries the whole difference between the scores of the two images. It
+    may be below 0 or above 1.
 
     Args:
         model: a model, or a submodel that returns layers of tokens, of shape (example, token,
-            channel), and the scores, as in `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`.
+            channel), and the class scores, as in `vit_tf.submodel(vit, "block*/mlp/sum",
+            "logits")`.
         pairs: batched `tf.data.Dataset` of (images, other images), or a pair of arrays.
-        scores: name of the tap that holds the scores of shape (example, class).
-        source: a submodel of another model of the same architecture. It runs on the other images
-            and provides the values. By default, the same model provides them. To compare two models
-            on the same images, pass pairs of identical images.
+        scores: name of the layer that returns the class scores, of shape (example, class). By
+            default, it is found in the model.
+        source: a submodel of another model of the same architecture, which computes the values for
+            the other images. By default, `model` computes them. To compare two models on the same
+            images, pass pairs of identical images.
         tokens: positions of the tokens to patch; all tokens by default.
 
     Returns:
@@ -480,11 +482,9 @@ def activation_patching(
         * `stderr`: the standard error of the transfer over pairs, by linearization of the ratio.
 
     Raises:
-        ValueError: if the features are not a submodel that returns the scores and layers of tokens,
-            if layers differ in their number of tokens, or if `source` does not return all taps that
-            the features return.
-        ValueError: if the run on the image and the run on the other image give equal scores in
-            every pair, or if scores are not finite.
+        ValueError: if the submodel does not return class scores and layers of tokens, if layers
+            differ in their number of tokens, or if `source` lacks one of the layers.
+        ValueError: if the two images have equal scores in every pair, or if scores are not finite.
 
     Examples:
         >>> effect = analysis.activation_patching(vit, (images[:2], images[2:4]), tokens=[0, 1])

@@ -18,7 +18,7 @@ from vit_tf.features.preprocessed import to_own_units
 from ..engine.class_scores import ClassesLike, class_coords, class_gradients, class_positions
 from ..engine.measurements import measurement
 from ..engine.pictures import with_pictures
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import array_of, provenance, require_finite, stack_layers
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
@@ -50,8 +50,8 @@ def input_gradients(
     section 3).
 
     Args:
-        model: a model, or a callable that maps images to taps through which gradients flow. The
-            taps include the scores.
+        model: a model, or a callable that maps images to a dict from layer name to tensor, through
+            which gradients flow. The dict includes the class scores.
         images: as in `vit_tf.analysis`.
         classes: class names, or positions among the scores. By default, the predicted classes of
             the images, at most 5.
@@ -59,7 +59,8 @@ def input_gradients(
             same noise pattern, scaled by the sigma of the image.
         noise: standard deviation of the noise, relative to the range of values of an image.
         seed: seed of the noise.
-        scores: name of the tap that holds the scores of shape (example, class).
+        scores: name of the layer that returns the class scores, of shape (example, class). By
+            default, it is found in the model.
 
     Returns:
         DataArray of shape (example, class, row, column, channel), the change of the score per unit
@@ -78,11 +79,10 @@ def input_gradients(
     See also:
         `plots.plot_input_gradients`, `grad_cam`; page guides/one-image.md.
     """
-    features, images = prepare(
-        model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="scores", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
-    classes = [int(label) for label in class_positions(features, images, classes, scores)]
+    classes = class_positions(features, images, classes, scores)
     require_samples(samples, noise)
     return _attribute_to_pixels(
         features,
@@ -167,18 +167,20 @@ def integrated_gradients(
 
     Here, y_c is the score of class c, x the image and b the baseline (Sundararajan et al. 2017,
     https://arxiv.org/abs/1703.01365, equation 1). The attributions of an image add up to y_c(x) -
-    y_c(b) (its proposition 1). The integral is computed by Gauss-Legendre quadrature, as in captum.
+    y_c(b) (proposition 1 of the paper). The integral is computed by Gauss-Legendre quadrature, as
+    in captum.
 
     Args:
-        model: a model, or a callable that maps images to taps through which gradients flow. The
-            taps include the scores.
+        model: a model, or a callable that maps images to a dict from layer name to tensor, through
+            which gradients flow. The dict includes the class scores.
         images: as in `vit_tf.analysis`.
         classes: class names, or positions among the scores. By default, the predicted classes of
             the images, at most 5.
         steps: number of points of the quadrature, at least 1.
         baseline: pixel value of the constant baseline image, in the units of the model's input. If
             the preprocessing subtracts the mean colour, 0 is the mean colour.
-        scores: name of the tap that holds the scores of shape (example, class).
+        scores: name of the layer that returns the class scores, of shape (example, class). By
+            default, it is found in the model.
 
     Returns:
         DataArray of shape (example, class, row, column, channel), in units of the score. The
@@ -197,11 +199,10 @@ def integrated_gradients(
     See also:
         `plots.plot_integrated_gradients`, `input_gradients`, `grad_cam`; page guides/one-image.md.
     """
-    features, images = prepare(
-        model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="scores", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
-    classes = [int(label) for label in class_positions(features, images, classes, scores)]
+    classes = class_positions(features, images, classes, scores)
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"Expected steps to be an integer of at least 1. Received: {steps=}")
     return _attribute_to_pixels(
@@ -309,18 +310,20 @@ def grad_cam(
 
         cam_c(p) = max(0, sum_k w_k A_k(p)),  w_k = mean over positions p of d y_c / d A_k
 
-    Here, A_k is channel k of the map of a layer, and y_c is the score of class c (Selvaraju et al.
-    2017, https://arxiv.org/abs/1610.02391, equations 1 and 2). The result is enlarged bilinearly to
-    the size of the image.
+    Here, A_k is channel k of a feature map, and y_c is the score of class c (Selvaraju et al. 2017,
+    https://arxiv.org/abs/1610.02391, equations 1 and 2). The result is enlarged bilinearly to the
+    size of the image.
 
     Args:
-        model: a model, or a callable that maps images to taps through which gradients flow. One
-            tap holds the scores. The other taps hold feature maps of shape (example, row, column,
-            channel). An example is `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
+        model: a model, or a callable that maps images to a dict from layer name to tensor, through
+            which gradients flow. The tensors are the class scores and feature maps of shape
+            (example, row, column, channel), as in `vit_tf.submodel(bit, "stage*/unit*/sum",
+            "logits")`.
         images: as in `vit_tf.analysis`.
         classes: class names, or positions among the scores. By default, the predicted classes of
             the images, at most 5.
-        scores: name of the tap that holds the scores of shape (example, class).
+        scores: name of the layer that returns the class scores, of shape (example, class). By
+            default, it is found in the model.
 
     Returns:
         DataArray of shape (example, class, layer, row, column), with one value per pixel. Values
@@ -328,8 +331,8 @@ def grad_cam(
         `class_name` holds the names of the classes, if they are known.
 
     Raises:
-        ValueError: if the classes, scores or maps do not exist, if TensorFlow finds that the scores
-            do not depend on a map, or if values are not finite.
+        ValueError: if the classes, scores or feature maps do not exist, if TensorFlow finds that
+            the scores do not depend on a map, or if values are not finite.
 
     Examples:
         >>> maps = analysis.grad_cam(bit, images[:2], classes=[0])
@@ -340,20 +343,13 @@ def grad_cam(
     See also:
         `plots.plot_grad_cam`, `gradient_attention`, `input_gradients`; page guides/one-image.md.
     """
-    features, images = prepare(
-        model,
-        images,
-        kind="class_maps",
-        layers=layers,
-        detail=detail,
-        scores=scores,
-        keep_order=True,
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="class_maps", layers=layers, detail=detail, keep_order=True
     )
     # A map is enlarged to the whole image, of which each layer must show all.
     if reason := features.facts.reasons.get("grid"):
         raise ValueError(f"Grad-CAM cannot be enlarged to the image of {features.name!r}: {reason}")
-    scores = score_layer(features, scores)
-    classes = [int(label) for label in class_positions(features, images, classes, scores)]
+    classes = class_positions(features, images, classes, scores)
     # One map for each image, class and layer.
     maps = evaluate(
         _grad_cam_statistic(features, classes, scores),

@@ -26,7 +26,7 @@ from ..engine.class_scores import require_scores
 from ..engine.least_squares import ridge_inverse
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import as_tokens
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import ALL, SPATIAL, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
@@ -68,29 +68,31 @@ def concept_erasure(
 
         r(x) = x - W^+ P W (x - mean x)
 
-    `W` is the pseudo-inverse square root of Cov(x), and `P` is the orthogonal projection onto the
-    columns of W Cov(x, z), for the vectors `x` of a layer and the values `z` of the concept. Among
-    all affine maps after which no linear probe predicts `z` better than a constant does, this map
-    changes `x` the least (LEACE, Belrose et al. 2023, https://arxiv.org/abs/2306.03819, theorem
-    4.3). The model continues from `r(x)`. If its predictions change more than after the erasure of
-    random subspaces of the same rank, it uses the concept at this layer (amnesic probing, Elazar et
-    al. 2021, https://arxiv.org/abs/2006.00995).
+    `x` are the vectors of a layer, and `z` are the values of the concept. `W` is the pseudo-inverse
+    square root of Cov(x), and `P` is the orthogonal projection onto the columns of W Cov(x, z).
+    After this map, no linear probe predicts `z` better than a constant does. Among all affine maps
+    with this property, this one changes `x` the least (LEACE, Belrose et al. 2023,
+    https://arxiv.org/abs/2306.03819, theorem 4.3). The model continues from `r(x)`. If its
+    predictions change more than after the erasure of random subspaces of the same rank, it uses the
+    concept at this layer (amnesic probing, Elazar et al. 2021, https://arxiv.org/abs/2006.00995).
 
-    Each prefix token has a map of its own, and all spatial tokens share one map. Images are divided
-    into two halves by their content. Each half is erased with the map that is fitted on the other
-    half, since a map also removes what correlates with the concept by chance in its own images.
+    Each prefix token, such as CLS, has its own map, and all spatial tokens share one map. Images
+    are divided into two halves by their content. Each half is erased with the map that is fitted on
+    the other half, since a map also removes what correlates with the concept by chance in the
+    images on which it is fitted.
 
     Args:
-        model: a model, or a submodel that returns the layers and the scores, as in
+        model: a model, or a submodel that returns the layers and the class scores, as in
             `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays. Use several
             times as many images as a layer has channels.
-        concept: what to erase. `"class"` is the label, `"colour"` the mean of each colour channel
-            of the image, and `"position"` the position of a spatial token, for which layers without
-            positions are left out. Or an array with a row for each image, in the order of the
-            images: integers or strings of shape (example,) are classes, and floats of shape
+        concept: what to erase. `"class"` is the label, `"colour"` is the mean of each colour
+            channel of the image, and `"position"` is the position of a spatial token; layers
+            without positions are then skipped. Or an array with a row for each image, in the order
+            of the images: integers or strings of shape (example,) are classes, and floats of shape
             (example,) or (example, value) are real values.
-        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
+        scores: name of the layer that returns the class scores before a softmax, of shape (example,
+            class). By default, it is found in the model.
         draws: number of random subspaces, at least 2.
         l2: ridge penalty of the probes for `r_squared`, relative to the mean variance of the
             channels.
@@ -100,24 +102,25 @@ def concept_erasure(
         Dataset with the following variables.
 
         * `accuracy_change`, `loss_change` and `output_change`, of shape (layer, erased): the
-          changes of `head_ablation`. The dim `erased` lists `"concept"`, and `"random"` for the
-          mean over random subspaces of the same rank.
-        * `accuracy_change_stderr` and so on, of shape (layer, erased): standard errors over images;
-          for `"random"`, the mean of those of the single subspaces, an upper bound.
+          changes, as defined in `head_ablation`. The dim `erased` lists `"concept"`, and `"random"`
+          for the mean over random subspaces of the same rank.
+        * `accuracy_change_stderr` and so on, of shape (layer, erased): the standard errors over
+          images. For `"random"`, this is the mean of the standard errors of the single subspaces,
+          an upper bound.
         * `accuracy_change_low`, `accuracy_change_high` and so on, of shape (layer,): the 95 %
           prediction interval of the effect of one random subspace (Student's t over the draws).
         * `r_squared` and `erased_r_squared`, of shape (layer, tokens): the share of the concept's
           variance that a ridge probe predicts on held-out images, before and after the erasure. It
           may be negative. The dim `tokens` lists the prefix tokens, `"spatial"`, and `"all"` for
-          layers of one vector.
+          layers that are a single vector.
         * `rank`, of shape (layer, tokens): the number of directions that are erased.
         * `accuracy` and `loss`, scalars: the accuracy and the cross-entropy of the unmodified
           model.
 
     Raises:
-        ValueError: if the features are not a submodel that returns the scores and other layers, if
-            the concept is unknown, constant, not finite or of another length than the images, if a
-            quarter of the images is empty, or if activations are not finite.
+        ValueError: if the submodel does not return class scores and other layers, if the concept is
+            unknown, constant or not finite, or differs from the images in length, if there are too
+            few images for four parts, or if activations are not finite.
 
     Examples:
         >>> effect = analysis.concept_erasure(vit, (images, labels), draws=2)
@@ -133,17 +136,16 @@ def concept_erasure(
         raise ValueError(
             f"Expected at least 2 draws and an l2 of at least 0. Received: draws={draws}, l2={l2}"
         )
-    features, images = prepare(
+    features, images, scores = prepare_scored(
         model,
         images,
+        scores,
         kind="scored",
         layers=layers,
         detail=detail,
-        scores=scores,
         keep_order=True,  # that of the rows of a concept
         labelled=True,
     )
-    scores = score_layer(features, scores)
     shapes = layers_to_edit(features, scores)
     columns = None
     if isinstance(concept, str):

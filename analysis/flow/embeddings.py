@@ -99,7 +99,7 @@ def position_similarity(positions: ModelLike, grid: PartialGrid = None) -> xr.Da
         positions: a model with position embeddings, or its path or name. An array of shape (token,
             hidden unit), such as `model.position_embedding`, is also accepted.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the grid of the
-            model. Prefix tokens are left out.
+            model. Prefix tokens, such as CLS, are excluded.
 
     Returns:
         DataArray of dims (row, column, other_row, other_column), the similarity of each pair of

@@ -43,20 +43,20 @@ def equivariance_error(
 
         error = mean over x of |f(T x) - T f(x)|^2 / mean over pairs x, x' of |f(x) - f(x')|^2
 
-    f(x) is the map of a layer for the image x, and T flips the image from left to right or shifts
-    it cyclically: pixels that leave the image on one side return on the opposite side. Squares are
-    summed over positions and channels, and pairs are those of different images in a batch. The
-    error is 0 if the representation moves with the image. The error is 1 if f(T x) and T f(x)
-    differ as much as the maps of two different images do at one position. It can exceed 1
-    if activations differ more between positions than between images, for example because of a large
-    position embedding.
+    f(x) is the feature map of a layer for the image x. T flips the image from left to right or
+    shifts it cyclically: pixels that leave the image on one side return on the opposite side.
+    Squares are summed over positions and channels, and pairs are different images in a batch. The
+    error is 0 if the representation moves with the image. It is 1 if f(T x) and T f(x) differ as
+    much as the maps of two different images do at one position. It can exceed 1 if activations
+    differ more between positions than between images, for example because of a large position
+    embedding.
 
     Lenc and Vedaldi (2015, https://arxiv.org/abs/1411.5908, section 3) fit the transform of the
     features to data. This function uses the known transform T instead of a fitted one. A vector,
     such as a pooled layer, has no positions, so its error measures invariance.
 
     Args:
-        model, images, grid: as in `vit_tf.analysis`. Prefix tokens are left out.
+        model, images, grid: as in `vit_tf.analysis`. Prefix tokens, such as CLS, are excluded.
         shifts: pairs (down, right) of integers, in pixels. The default is the smallest diagonal
             shift that moves the maps of all layers by whole positions (the patch size for a ViT),
             and two and four times this shift unless that exceeds half the image.
@@ -74,8 +74,8 @@ def equivariance_error(
           measured on the same batches.
 
     Raises:
-        ValueError: if no layer is a map or lies on a known grid, or if shifts are not pairs of
-            integers.
+        ValueError: if no layer is a feature map or lies on a known grid.
+        TypeError: if shifts are not integers.
         ValueError: if activations are not finite, or if a layer does not vary between images; the
             message names the layer.
 
@@ -106,12 +106,7 @@ def equivariance_error_statistic(
 ) -> Statistic[xr.Dataset]:
     """The `Statistic` of `equivariance_error`."""
     if shifts is not None:
-        try:
-            shifts = tuple((index(down), index(right)) for down, right in shifts)
-        except TypeError as error:
-            raise ValueError(
-                f"Expected shifts to be pairs of integers, in pixels. Received: {shifts!r}"
-            ) from error
+        shifts = tuple((index(down), index(right)) for down, right in shifts)
     grid = grid_of(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:

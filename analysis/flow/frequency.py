@@ -36,17 +36,17 @@ def frequency_amplitude(
         amplitude(w) = mean over examples and channels of (log A(w) - log A(0)),
         A(w)         = |sum over r, c of x(r, c) exp(-i (w r + w c))|
 
-    Here, x is a channel of the map of a layer, and the frequencies (w, w) lie on the diagonal of
-    its two-dimensional Fourier transform (Park and Kim 2022, https://arxiv.org/abs/2202.06709,
-    section 3 and figure 2). The logarithm is taken of each channel, so that a channel with massive
-    activations counts like any other. Channels without amplitude at frequency 0, such as dead ones,
-    are left out. Attention that averages tokens lowers the amplitude, and uniform attention lowers
-    it most. At the frequency (w, w), a blur of standard deviation s lowers the log amplitude by
-    `s^2 w^2`.
+    Here, x is a channel of the feature map of a layer, and the frequencies (w, w) lie on the
+    diagonal of its two-dimensional Fourier transform (Park and Kim 2022,
+    https://arxiv.org/abs/2202.06709, section 3 and figure 2). The logarithm is computed for each
+    channel, so that a channel with massive activations counts like any other. Channels without
+    amplitude at frequency 0, such as dead channels, are excluded. Attention that averages tokens
+    lowers the amplitude, and uniform attention lowers it most. At the frequency (w, w), a blur of
+    standard deviation s lowers the log amplitude by `s^2 w^2`.
 
     Args:
-        model, images, grid: as in `vit_tf.analysis`. Layers are maps, or tokens on the grid.
-            Vectors are left out.
+        model, images, grid: as in `vit_tf.analysis`. Layers are feature maps, or tokens on the
+            grid. Layers that are a single vector are skipped.
 
     Returns:
         Dataset with three variables and a coordinate. The dim `frequency` lists the fractions 0,
@@ -64,7 +64,8 @@ def frequency_amplitude(
           vector, in radians per position.
 
     Raises:
-        ValueError: if no layer is a map or lies on a known grid, or if activations are not finite.
+        ValueError: if no layer is a feature map or lies on a known grid, or if activations are not
+            finite.
         ValueError: if the amplitude of a layer at frequency 0 is zero; the message names the layer.
 
     Examples:

@@ -15,7 +15,7 @@ from vit_tf.features.layers import Detail
 from ..engine.accessors import ResultArray, ResultDataset
 from ..engine.class_scores import ONE_SCORE, class_coords, require_scores
 from ..engine.measurements import measurement
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import array_of, expect_array, provenance, stack_layers, variable
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
@@ -42,11 +42,12 @@ def logit_lens(
     for this, use a probe such as `ridge_probe`.
 
     Args:
-        model: a model, or a submodel that returns the scores and layers with equally many
+        model: a model, or a submodel that returns the class scores and layers with equally many
             channels, as in `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`. The scores must
             depend on the last layer only.
         images: as in `vit_tf.analysis`.
-        scores: name of the tap that holds the scores of shape (example, class).
+        scores: name of the layer that returns the class scores, of shape (example, class). By
+            default, it is found in the model.
 
     Returns:
         DataArray of shape (example, layer, class), in the units of the scores. For the last layer,
@@ -69,10 +70,9 @@ def logit_lens(
         `plots.plot_logit_lens`, `lens_accuracy`, `ridge_probe`; page
         measurements/flow/activation-patching.md.
     """
-    features, images = prepare(
-        model, images, kind="lens", layers=layers, detail=detail, scores=scores, keep_order=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="lens", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
     by_layer = evaluate(
         _lens_statistic(features, scores), images, description="logit lens", checked=(features,)
     )
@@ -118,17 +118,18 @@ LARGEST = 2**22  # numbers of a batch of layers that the head is applied to at o
 
 
 def token_lens(features: Features, images: ImagesLike, scores: str = "logits") -> xr.DataArray:
-    """Logit lens of single tokens: the head applied to a layer all of whose tokens are one.
+    """Logit lens of single tokens: the head applied to a layer with all tokens equal to one token.
 
         scores(layer, t) = head(pooling(final norm(x_t, ..., x_t)))
 
-    Whatever tokens the head pools, it reads this one.
+    The result therefore does not depend on how the head pools the tokens.
 
     Args:
         features, images, scores: as for `logit_lens`; all layers have the shape of the last.
 
     Returns:
-        DataArray of shape (example, layer, token, class); positions of maps are counted row by row.
+        DataArray of shape (example, layer, token, class); positions of feature maps are counted row
+        by row.
     """
     by_layer = evaluate(
         _token_lens_statistic(features, scores),
@@ -182,6 +183,8 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
 
         accuracy  = mean over examples of [argmax s_layer = y]
         agreement = mean over examples of [argmax s_layer = argmax s_last]
+
+    Here, s_layer are the scores of the lens at a layer, and y is the label.
 
     Args:
         lens: DataArray of shape (example, layer, class) from `logit_lens`.

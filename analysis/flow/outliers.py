@@ -22,9 +22,10 @@ from vit_tf.features.preprocessed import to_own_units
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.accessors import ResultDataset
+from ..engine.least_squares import ridge_weights
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import PartialGrid, require_grid, tokens_of
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare, prepare_scored
 from ..engine.results import SPATIAL, dataset_of, facts_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import keep, reusable
@@ -77,10 +78,11 @@ def outlier_tokens(
     distribution. If all tokens are Gaussian, the probability that at least one layer has an outlier
     is therefore at most `level`.
 
-    A token is an outlier if its norm is above the threshold and at least twice the median norm, and
-    if the norms have a second mode: more tokens lie in a bin of norms than in a bin between it and
-    the mode. The sign test over images of this has the same `level`. A long tail without a second
-    mode holds no outliers. With fewer than about 15 images, a second mode cannot be shown.
+    A token is an outlier if its norm is above the threshold and at least twice the median norm. In
+    addition, the distribution of norms must have a second mode, since a long tail alone holds no
+    outliers. A second mode exists if a bin of large norms holds significantly more tokens than a
+    bin between it and the first mode (sign test over images at the same `level`, corrected for the
+    number of pairs of bins). This test needs at least about 15 images.
 
     Outliers do not change the threshold as long as they are fewer than a quarter of the tokens.
     Darcet et al. 2024 (https://arxiv.org/abs/2309.16588) find outliers in large ViTs, with about
@@ -88,15 +90,15 @@ def outlier_tokens(
 
     Args:
         model, images, grid: as in `vit_tf.analysis`. Each layer holds tokens on the grid, or is
-            a map. Attention weights are assigned to the layer whose tokens are the input of the
-            attention.
+            a feature map. Attention weights are assigned to the layer whose tokens are the input of
+            the attention.
         level: upper bound on the probability that at least one layer has an outlier if all tokens
             are Gaussian.
 
     Returns:
         Dataset with variables of shape (layer,) and of shape (layer, tokens). The dim `tokens`
-        lists `"outlier"`, `"ordinary"` and `"prefix"`. Values are NaN for a kind of token that a
-        layer does not have.
+        lists `"outlier"`, `"ordinary"` (the other spatial tokens) and `"prefix"` (tokens such as
+        CLS). Values are NaN for a kind of token that a layer does not have.
 
         * `share`, of shape (layer,): the share of spatial tokens that are outliers.
         * `stderr`, of shape (layer,): the standard error of `share` over images.
@@ -147,10 +149,13 @@ def outlier_tokens_statistic(
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         norms, received = {}, {}
         for tap, values in taps.items():
-            if is_attention(tap, values):
+            if last_part(tap) == "weights" and values.shape.rank == 4:
                 if norms:  # the layer that this attention reads
-                    layer = next(reversed(norms))
-                    received.setdefault(layer, attention_received(values, grid))
+                    # Attention to each token, over heads and queries, relative to uniform.
+                    weights, prefix = tf.cast(values, tf.float32), grid.prefix if grid else 0
+                    mean = tf.reduce_mean(weights, axis=(1, 2)) * values.shape[-1]
+                    of_tokens = {"received": mean[:, prefix:], "prefix": mean[:, :prefix]}
+                    received.setdefault(next(reversed(norms)), of_tokens)
             elif values.shape.rank in (3, 4):
                 norms[tap] = tf.norm(tokens_of(tap, values, SPATIAL, grid), axis=-1)
         if not norms:
@@ -196,18 +201,6 @@ def outlier_tokens_statistic(
         )
 
     return Statistic(step, finish)
-
-
-def is_attention(tap: str, values: tf.Tensor) -> bool:
-    """Whether a tap is attention weights (example, head, query, key)."""
-    return last_part(tap) == "weights" and values.shape.rank == 4
-
-
-def attention_received(weights: tf.Tensor, grid: TokenGrid | None) -> ByToken:
-    """Attention to the spatial tokens, and to the prefix on average, relative to uniform."""
-    prefix = grid.prefix if grid else 0
-    received = tf.reduce_mean(tf.cast(weights, tf.float32), axis=(1, 2)) * weights.shape[-1]
-    return {"received": received[:, prefix:], "prefix": received[:, :prefix]}
 
 
 def norm_threshold(norms: np.ndarray, level: float) -> float:
@@ -319,24 +312,25 @@ def outlier_roles(
 ) -> xr.Dataset:
     """What outlier tokens encode, and how the output changes if they are replaced.
 
-    The outliers of an image are compared with the same number of ordinary tokens of this image,
-    chosen at random. There are two comparisons.
+    The outliers of an image (see `outlier_tokens`) are compared with the same number of ordinary
+    tokens of this image, chosen at random. There are two comparisons.
 
     * Probes: a ridge classifier predicts the class of the image, or the position of the token, from
       a single token (Darcet et al. 2024, section 2.2, https://arxiv.org/abs/2309.16588).
     * Replacement: the tokens are replaced, as in `token_ablation`, by zero, by the mean over the
       images at their position, or by the token at their position in another image. A single kind of
-      replacement may mislead. Zero is an input that the model never saw, and the mean keeps what
-      all images share.
+      replacement may mislead: the model never received zero in training, and the mean keeps the
+      information that all images share.
 
     Args:
-        model: a model, or a submodel that returns layers of tokens and the scores.
+        model: a model, or a submodel that returns layers of tokens and the class scores.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap that holds the scores before a softmax.
+        scores: name of the layer that returns the class scores before a softmax. By default, it is
+            found in the model.
         level: as for `outlier_tokens`.
         seed: seed of the random choices. The choices for an image depend on the seed and on the
             values of the image, not on its batch.
-        outliers: result of `outlier_tokens` for the same layers. It provides the threshold of each
+        outliers: result of `outlier_tokens` for the same layers, which holds the threshold of each
             layer. If None, `outlier_tokens` is first computed on `images`.
 
     Returns:
@@ -360,8 +354,8 @@ def outlier_roles(
           (layer, tokens, replacement): the standard errors of the three changes over images.
 
     Raises:
-        ValueError: if the features are not a submodel that returns layers of tokens and the scores,
-            if `outliers` lacks one of the layers, or if activations are not finite.
+        ValueError: if the submodel does not return layers of tokens and class scores, if `outliers`
+            lacks one of the layers, or if activations are not finite.
 
     Examples:
         >>> result = analysis.outlier_roles(vit, (images, labels))
@@ -373,10 +367,9 @@ def outlier_roles(
         `plots.plot_outlier_roles`, `outlier_tokens`, `token_ablation`; page
         measurements/flow/outlier-tokens.md.
     """
-    features, images = prepare(
-        model, images, kind="patching", layers=layers, detail=detail, scores=scores, labelled=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="patching", layers=layers, detail=detail, labelled=True
     )
-    scores = score_layer(features, scores)
     read_layers = list(layers_to_edit(features, scores))
     grid = require_grid(features, None)
     if outliers is None:
@@ -526,10 +519,6 @@ def probe_both(
 
 def cross_validated(x: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray:
     """Whether a ridge classifier of rows (example, channel) is right on each, fitted on others."""
-    from sklearn.linear_model import Ridge
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     x = x.astype(np.float64)
     _, classes = np.unique(targets, return_inverse=True)
     one_hot = np.eye(classes.max() + 1)[classes]
@@ -537,8 +526,12 @@ def cross_validated(x: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray
     is_correct = np.zeros(len(x), bool)
     for number in range(FOLDS):
         train, held_out = fold != number, fold == number
-        probe = make_pipeline(StandardScaler(), Ridge(PENALTY * train.sum()))
-        scores = probe.fit(x[train], one_hot[train]).predict(x[held_out])
+        mean, deviation = x[train].mean(axis=0), x[train].std(axis=0)
+        target = one_hot[train].mean(axis=0)
+        scaled = (x - mean) / np.where(deviation > 0, deviation, 1)
+        l2 = np.array([PENALTY * train.sum()])
+        weights = ridge_weights(l2, rows=scaled[None, train], targets=one_hot[train] - target)
+        scores = scaled[held_out] @ weights[0, 0] + target
         is_correct[held_out] = scores.argmax(axis=1) == classes[held_out]
     return is_correct
 

@@ -50,24 +50,24 @@ def receptive_field(
     """Mean absolute gradient of the centre of each layer with respect to the image.
 
         field(row, column) = mean over examples of sum over image channels of
-                             |d tap[centre] / d image[row, column]|
+                             |d layer[centre] / d image[row, column]|
 
     The result is the effective receptive field (Luo et al. 2017; Raghu et al. 2021, section 5,
     figures 6 and C.1 to C.4). The centre is the token or position at `(rows // 2, columns // 2)`. A
     layer of shape (example, channel) has no positions, so the whole vector is differentiated. The
-    class token has no position on the grid and is never the centre; `token="cls"` returns the
-    receptive field of the class token.
+    CLS token has no position on the grid and is never the centre; `token="cls"` returns its
+    receptive field.
 
     Args:
         model: a model, or a callable that maps images to a dict of layers of shape (example,
             token, channel), (example, row, column, channel) or (example, channel).
         images: as in `vit_tf.analysis`.
-        channels: how channels are combined. `"sum"` is the gradient of the sum over channels, which
-            is fast. `"all"` is the mean of the absolute gradients of all channels, as in the paper.
-            An integer n is the mean of the absolute gradients of n channels, sampled for each image
-            separately.
+        channels: how the channels of the layer are combined. `"sum"` is the gradient of the sum
+            over channels, which is fast. `"all"` is the mean of the absolute gradients of all
+            channels, as in the paper. An integer n is the mean of the absolute gradients of n
+            channels, sampled for each image separately.
         grid: `TokenGrid` of layers of shape (example, token, channel), or a pair (rows, columns);
-            by default the grid of the features.
+            by default the grid of the model.
         seed: seed of the sampled channels.
         token: `"centre"` for the centre, or `"cls"` for the first prefix token. With `"cls"`, use
             only layers in which this token depends on the image, that is, layers from the first
@@ -258,29 +258,29 @@ def position_attribution(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.DataArray:
-    """Absolute gradient of each position of every map with respect to the pixels of each image.
+    """Absolute gradient of each position of every feature map with respect to the pixels.
 
         field(row, column) = sum over image channels of |d sum_k A_k(p) / d x(row, column)|
 
-    A_k is channel k of a map, and x is the image. A grid of cells is laid over the image, and p is
-    the position of the map under a cell (Luo et al. 2017, https://arxiv.org/abs/1701.04128, section
-    3). If the map has more positions than there are cells, p is the position under the middle of
-    the cell. `receptive_field` with `channels="sum"` is the same quantity for the centre of the
-    map, averaged over examples.
+    A_k is channel k of a feature map, and x is the image. The image is divided into a grid of
+    cells, and p is the position of the map under a cell (Luo et al. 2017,
+    https://arxiv.org/abs/1701.04128, section 3). If the map has more positions than there are
+    cells, p is the position under the middle of the cell. `receptive_field` with `channels="sum"`
+    is the same quantity for the centre of the map, averaged over examples.
 
     Args:
-        model: a model, or a callable that maps images to maps of shape (example, row, column,
-            channel).
+        model: a model, or a callable that maps images to a dict of feature maps of shape (example,
+            row, column, channel).
         images: as in `vit_tf.analysis`.
-        rows, columns: size of the grid of cells, for example the size of the last map.
+        rows, columns: number of rows and columns of cells, for example those of the last map.
 
     Returns:
         DataArray of shape (example, layer, place, row, column). The dim `place` lists the cells row
         by row.
 
     Raises:
-        ValueError: if the grid has no cells, if a tap is not a map, if TensorFlow finds that a
-            layer does not depend on the image, or if gradients are not finite.
+        ValueError: if the grid has no cells, if a layer is not a feature map, if TensorFlow finds
+            that a layer does not depend on the image, or if gradients are not finite.
 
     Examples:
         >>> fields = analysis.position_attribution(bit, images[:2], rows=2, columns=2)
@@ -497,7 +497,9 @@ def absolute_gradients(
     def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         weights = {tap: w[index] for tap, w in padded.items()}
         some = None if counts.min() == rounds else needed[index]
-        fields = _weighted_gradients(pieces, rows, weights, some, _sum_channels_and_examples)
+        fields = _weighted_gradients(
+            pieces, rows, weights, some, lambda x: tf.reduce_sum(_sum_channels(x), axis=0)
+        )
         return index + 1, total + fields
 
     images = pieces[0].source
@@ -633,11 +635,6 @@ def _gradient_of_row(
 def _sum_channels(gradient: tf.Tensor) -> tf.Tensor:
     """Absolute gradients of images, summed over their channels: (example, row, column)."""
     return tf.reduce_sum(tf.abs(gradient), axis=3)
-
-
-def _sum_channels_and_examples(gradient: tf.Tensor) -> tf.Tensor:
-    """Absolute gradients of images, summed over channels and images: (row, column)."""
-    return tf.reduce_sum(_sum_channels(gradient), axis=0)
 
 
 # What the gradient of a tap does to the running one: nothing, takes its place, or is added to it.

@@ -17,7 +17,7 @@ from vit_tf.features.noise import draw_for_images
 
 from ..engine.class_scores import require_scores
 from ..engine.measurements import labels_after_images, measurement, statistic_of
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import dataset_of, facts_of, pack_correct, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 from ..statistics.intervals import mean_and_error
@@ -45,7 +45,7 @@ def robustness(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """Accuracy on perturbed images, for several perturbations and strengths, and on shuffled ones.
+    """Accuracy on images with occluded patches, with noise, and with shuffled patches.
 
         area = (integral of the accuracy from 0 to s) / s,    s = largest strength
 
@@ -65,16 +65,17 @@ def robustness(
 
     To shuffle an image, it is cut into a grid of 2 x 2, 4 x 4, 8 x 8 or 14 x 14 cells, all of which
     are permuted at random (Naseer et al. 2021, section 3.3). Grids that do not divide the image
-    into whole pixels are left out.
+    into whole pixels are omitted.
 
     The random numbers of an image depend only on its values and on the seed, not on the batch or
     the order of images. All models that expect images in the same range are therefore tested on the
     same perturbed images.
 
     Args:
-        model: a model, or a callable that maps images to a dict that contains the scores.
+        model: a model, or a callable that maps images to a dict that contains the class scores.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: name of the tap that holds the scores of shape (example, class).
+        scores: name of the layer that returns the class scores, of shape (example, class). By
+            default, it is found in the model.
         patch_size: side of a patch in pixels; by default the patch size of the model. To compare
             models, pass the same size for all models.
         strengths: strengths in ascending order, in (0, 1].
@@ -92,7 +93,8 @@ def robustness(
           defined above, and its standard error.
         * `intact_accuracy`, a scalar: the accuracy on intact images.
         * `shuffled_accuracy`, `shuffled_change` and `shuffled_change_stderr`, of shape (grid,): the
-          same three numbers for shuffled images. `grid` is the number of cells in a row.
+          accuracy, its change and the standard error for shuffled images. `grid` is the number of
+          cells in a row.
         * `correct`, a coordinate of shape (perturbation, strength): the images that are classified
           correctly, as packed bits. It allows paired comparisons of models, image by image.
           `shuffled_correct`, of shape (grid,), is the same for shuffled images.
@@ -114,17 +116,16 @@ def robustness(
         `plots.plot_robustness`, `token_ablation`, `equivariance_error`; page
         measurements/flow/robustness.md.
     """
-    features, batches = prepare(
+    features, batches, scores = prepare_scored(
         model,
         images,
+        scores,
         kind="scores",
         layers=layers,
         detail=detail,
-        scores=scores,
         keep_order=True,
         labelled=True,
     )
-    scores = score_layer(features, scores)
     return evaluate(
         robustness_statistic(features, scores, patch_size, strengths, seed),
         batches,

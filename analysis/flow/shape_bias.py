@@ -15,7 +15,7 @@ from vit_tf.features.layers import Detail
 
 from ..engine.class_scores import require_scores
 from ..engine.measurements import measurement, statistic_of
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 from ..statistics.intervals import wilson
@@ -32,7 +32,7 @@ def shape_bias(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """Share of decisions for the shape when shape and texture of an image disagree.
+    """Shape bias: share of decisions for the shape if shape and texture of an image disagree.
 
         shape_bias = shape decisions / (shape decisions + texture decisions)
 
@@ -44,13 +44,14 @@ def shape_bias(
     random, can only use the shape.
 
     Args:
-        model: a model, or a callable that maps images to a dict that contains the scores.
+        model: a model, or a callable that maps images to a dict that contains the class scores.
         images: pair (images, labels), or a batched `tf.data.Dataset` of such pairs, as
             `vit_tf.data.load_cue_conflict` returns them. Labels have shape (example, 2), for the
             class of the shape and the class of the texture.
-        scores: name of the tap that holds the scores of shape (example, class). If the class names
-            of the model are the kinds of the synthetic shapes, labels are matched to classes by
-            name, so the order of the classes does not matter.
+        scores: name of the layer that returns the class scores, of shape (example, class). By
+            default, it is found in the model. If the class names of the model are the kinds of the
+            synthetic shapes, labels are matched to classes by name, so the order of the classes
+            does not matter.
 
     Returns:
         Dataset with seven variables. A bias is NaN if no decision is for the shape or the texture.
@@ -79,10 +80,9 @@ def shape_bias(
         `plots.plot_shape_bias`, `robustness`, `vit_tf.data.load_cue_conflict`; page
         measurements/flow/shape-bias.md.
     """
-    features, batches = prepare(
-        model, images, kind="scores", layers=layers, detail=detail, scores=scores
+    features, batches, scores = prepare_scored(
+        model, images, scores, kind="scores", layers=layers, detail=detail
     )
-    scores = score_layer(features, scores)
     return evaluate(
         shape_bias_statistic(features, scores), batches, features, description="shape bias"
     )

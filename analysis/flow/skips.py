@@ -54,30 +54,34 @@ def skip_ratio(
 
     Norms and inner products are over the channels of a token (Raghu et al. 2021, section 6, figures
     7 and E.2). If the skip or the branch of a token is exactly zero in an example, as after an
-    inactive ReLU, the ratio and the cosine are undefined. The example is then left out of the means
-    of this token. The attribute `left_out` is the share of the values that were left out.
+    inactive ReLU, the ratio and the cosine are undefined. The means of this token exclude such
+    examples. The attribute `left_out` is the share of excluded (example, token) pairs.
 
     Args:
-        model: a model, or a callable that maps images to taps. The taps `"site/skip"` and
-            `"site/branch"` form a pair, where the site is for example `"block00/mlp"`. Other taps
-            are ignored. In a feature map, each position counts as a token. The positions are
-            ordered row by row.
+        model: a model, or a callable that maps images to a dict from layer name to tensor. The
+            layers `"block00/mlp/skip"` and `"block00/mlp/branch"`, for example, are the terms of
+            the residual sum `"block00/mlp"`. Layers with other endings are ignored. In a feature
+            map, each position counts as a token. The positions are ordered row by row.
         images: as in `vit_tf.analysis`.
-        grid: `TokenGrid`, or a pair (rows, columns); by default the grid of the features. The
+        grid: `TokenGrid`, or a pair (rows, columns); by default the grid of the model. The
             result stores the number of prefix tokens of the grid.
 
     Returns:
-        Dataset with three variables. Each layer is a residual sum, such as `"block00/mlp"`.
+        Dataset with the following variables. Each layer is a residual sum, such as `"block00/mlp"`.
 
         * `norm_ratio` and `cosine`, of shape (layer, token): the means defined above. They are NaN
-          for tokens that a layer does not have, and for tokens that were left out in all examples.
+          for tokens that a layer does not have, and for tokens without any remaining example.
         * `negative_share`, of shape (layer,): the share of the values of the skip that are below 0.
           It is 0 if the skip is the output of a ReLU, for example in post-activation ResNets with
           identity skips.
+        * `part_ratio`, of shape (layer, part): the mean ratio of the CLS token (`"cls"`), of the
+          spatial tokens (`"spatial"`) and of all tokens (`"all"`).
+        * `leave_one_out`, of shape (batch, layer, part): `part_ratio` without each batch in turn,
+          if there are several batches.
 
     Raises:
-        ValueError: if there is no tap `"site/skip"` with a matching tap `"site/branch"`, or if
-            activations are not finite.
+        ValueError: if no residual sum has both a skip and a branch, or if activations are not
+            finite.
 
     Examples:
         >>> ratio = analysis.skip_ratio(vit, images)

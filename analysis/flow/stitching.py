@@ -54,16 +54,15 @@ def stitching(
     Vedaldi 2015, https://arxiv.org/abs/1411.5908). Csiszarik et al. 2021
     (https://arxiv.org/abs/2110.14633) call this direct matching. Bansal et al. 2021
     (https://arxiv.org/abs/2106.07682) train the map by gradient descent to minimise the loss of the
-    stitched model. A loss has no scale of its own: it is measured for two nulls too, an untrained
-    copy of the first model and the pixels.
+    stitched model. A loss alone is hard to interpret, so two baselines are measured too: maps from
+    an untrained copy of the first model, and maps from the pixels.
 
     CKA compares directions of large variance. Stitching shows which information the second model
     can use, even if this information lies in directions of small variance. If the second model has
-    prefix tokens, two linear maps are fitted for each pair of layers. One map predicts the spatial
-    tokens of the second model from the spatial tokens of the first model. The other map predicts
-    the prefix tokens of the second model. If both models have equally many prefix tokens, this
-    second map uses the prefix tokens of the first model; otherwise, it uses the mean of the first
-    model's spatial tokens.
+    prefix tokens such as CLS, two linear maps are fitted for each pair of layers. One map predicts
+    the spatial tokens of the second model from the spatial tokens of the first model. The other map
+    predicts the prefix tokens of the second model, from the prefix tokens of the first model if
+    both models have equally many, and otherwise from the mean of the first model's spatial tokens.
 
     Args:
         features_x: the first model, whose layers are mapped.
@@ -73,7 +72,8 @@ def stitching(
             tokens, use more images than a layer has channels.
         images: images and labels on which the loss is measured, a batched `tf.data.Dataset` of
             (images, labels) or a pair of arrays.
-        scores: name of the tap of the second model that holds the scores.
+        scores: name of the layer of the second model that returns the class scores. By default, it
+            is found in the model.
         l2: ridge penalty, relative to the mean variance of the channels of x.
 
     Returns:
@@ -83,8 +83,8 @@ def stitching(
         * `loss_change`: the cross-entropy with stitching minus the cross-entropy without it, in
           nats.
         * `accuracy_change`: the accuracy with stitching minus the accuracy without it.
-        * `output_change`: the mean divergence of the class probabilities of the stitched model from
-          the class probabilities without stitching, in nats.
+        * `output_change`: the mean KL divergence between the class probabilities without stitching
+          and the class probabilities of the stitched model, in nats.
         * `loss_change_stderr`, `accuracy_change_stderr` and `output_change_stderr`: the standard
           errors of the three changes over images.
         * `untrained_loss_change`, of shape (layer_x, layer_y): `loss_change` for the layers of a

@@ -34,17 +34,6 @@ DIMS = ("layer", "head")
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
 
 
-def num_attended(taps: Taps) -> int:
-    """The number of tokens of the first attention weights among the taps."""
-    tap, value = next(iter(_weights_of(taps).items()))
-    if value.shape.rank != 4 or value.shape[2] != value.shape[3]:
-        raise ValueError(
-            "Expected attention weights of shape (example, head, query, key), with as many "
-            f"queries as keys. Received: {tap!r} of shape {tuple(value.shape)}"
-        )
-    return value.shape[-1]
-
-
 @measurement("attention")
 def attention_distance(
     model: ModelLike,
@@ -58,26 +47,26 @@ def attention_distance(
 
         distance = mean over examples and queries q of sum_k a(q, k) |position(q) - position(k)|
 
-    Distances are Euclidean, between the centres of tokens. Prefix tokens, which have no position,
-    are left out as queries and as keys, and the attention to the spatial keys is renormalised
-    (Raghu et al. 2021, section 5, figure 3). If a query attends to prefix tokens only, to the
-    precision of float32, its distance is undefined. Such queries are left out of the mean of their
-    head, and `left_out` counts them.
+    Distances are Euclidean, between the centres of tokens. Prefix tokens such as CLS have no
+    position. They are excluded as queries and as keys, and the attention to the spatial keys is
+    renormalised (Raghu et al. 2021, section 5, figure 3). The distance of a query is undefined if
+    it attends to prefix tokens only, that is, if its attention to the spatial tokens is 0 in
+    float32. The mean of a head excludes such queries, and `left_out` counts them.
 
     Args:
         model: a model, or a callable that maps images to a dict from layer name to attention
             weights of shape (example, head, query, key). If the names of some layers end in
-            `"weights"`, as in the tap grammar, only these layers are used.
+            `"weights"`, as in the models of this package, only these layers are used.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
         DataArray of shape (layer, head), in pixels. The coordinate `left_out` of the same shape is
-        the number of (image, query) pairs that were left out. The distance of a head is NaN if all
-        its queries were left out. With several batches, the attribute `leave_one_out` is the
-        distance without each batch, of shape (batch, layer, head), flattened.
+        the number of excluded (image, query) pairs. The distance of a head is NaN if no query
+        remains. With several batches, the attribute `leave_one_out` is a flat array of shape
+        (batch, layer, head), the distance without each batch in turn.
 
     Raises:
-        ValueError: if a tap does not hold attention weights over the tokens of the grid, or if
+        ValueError: if a layer does not return attention weights over the tokens of the grid, or if
             weights are not finite.
 
     Examples:
@@ -92,8 +81,7 @@ def attention_distance(
         `plots.plot_attention_distance`, `mean_distance`, `attention_rows`; page
         measurements/attention/attention-distance.md.
     """
-    features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
-    grid = complete_grid(features, batches, grid, num_attended)
+    features, batches, grid = prepare_attention(model, images, grid, layers=layers, detail=detail)
     return evaluate(
         attention_distance_statistic(features, grid),
         batches,
@@ -140,6 +128,29 @@ def attention_distance_statistic(
         )
 
     return Statistic(step, finish)
+
+
+def prepare_attention(
+    model: ModelLike,
+    images: ImagesLike | None,
+    grid: PartialGrid,
+    kind: str = "attention",
+    **options: Any,
+) -> tuple[Features, tf.data.Dataset, TokenGrid]:
+    """The features and batches of `prepare`, and the whole grid of the tokens that attend."""
+    features, batches = prepare(model, images, kind=kind, **options)
+    return features, batches, complete_grid(features, batches, grid, num_attended)
+
+
+def num_attended(taps: Taps) -> int:
+    """The number of tokens of the first attention weights among the taps."""
+    tap, value = next(iter(_weights_of(taps).items()))
+    if value.shape.rank != 4 or value.shape[2] != value.shape[3]:
+        raise ValueError(
+            "Expected attention weights of shape (example, head, query, key), with as many "
+            f"queries as keys. Received: {tap!r} of shape {tuple(value.shape)}"
+        )
+    return value.shape[-1]
 
 
 def attention_weights(taps: Taps, grid: TokenGrid) -> Taps:
@@ -207,13 +218,13 @@ def attention_rows(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """Attention, attention distance and attention by kind of key, for every query of every image.
+    """Attention weights, attention distance and attention by kind of key, for every query.
 
-    distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
+        distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
 
-    Both sums in the formula are over the spatial keys k. Distances are in pixels.
-    `attention_distance` averages the distances of the spatial queries. Use this function only for a
-    few images: the attention weights of ViT-B/16 at 224 px take 22 MB per image.
+    Both sums are over the spatial keys k. Distances are in pixels. `attention_distance` returns
+    their mean over the spatial queries of all images. Use this function only for a few images: the
+    attention weights of ViT-B/16 at 224 px take 22 MB per image.
 
     Args:
         model: a model, or a callable that maps images to a dict of attention weights, as for
@@ -244,10 +255,9 @@ def attention_rows(
     See also:
         `plots.plot_attention_rows`, `attention_distance`; page guides/one-image.md.
     """
-    features, batches = prepare(
-        model, images, kind="attention", layers=layers, detail=detail, keep_order=True
+    features, batches, grid = prepare_attention(
+        model, images, grid, layers=layers, detail=detail, keep_order=True
     )
-    grid = complete_grid(features, batches, grid, num_attended)
     return evaluate(
         attention_rows_statistic(features, grid), batches, features, description="attention rows"
     )

@@ -14,11 +14,11 @@ from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
 from ..engine.measurements import measurement, statistic_of
-from ..engine.pooling import PartialGrid, complete_grid, require_grid
-from ..engine.preparation import ImagesLike, prepare
+from ..engine.pooling import PartialGrid, require_grid
+from ..engine.preparation import ImagesLike
 from ..engine.results import dataset_of, facts_of, mean_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate
-from .attention_distance import LEFT_OUT, attention_weights, num_attended
+from .attention_distance import LEFT_OUT, attention_weights, prepare_attention
 from .mean_attention import attention_maps, grid_of_mean, require_tokens
 from .saliency import has_attention, query_maps, query_names
 
@@ -51,11 +51,10 @@ def attention_patterns(
     (Walmer et al. 2023, section 4.1, appendix C.1, figures 2, 11 to 13, 17; the formulas are this
     package's).
 
-    If the query of a head attends to prefix tokens only, to the precision of float32, the head has
-    no map for that example. The head is then left out of the means for that example, and the
-    variable `left_out` counts the examples in which this happened. Repetition is also high if all
-    heads attend to one small object. To detect such an object, compare the result with
-    `attention_saliency`.
+    If the query of a head attends to prefix tokens only (its attention to the spatial tokens is 0
+    in float32), the head has no map for this image. The means exclude this image for the head, and
+    `left_out` counts such images. Repetition is also high if all heads attend to one small object.
+    To detect such an object, compare the result with `attention_saliency`.
 
     Args:
         model: a model, or a callable that maps images to a dict of attention weights, as for
@@ -72,8 +71,8 @@ def attention_patterns(
           and similarity of two layers. For a layer with a single head, the value of the layer with
           itself is NaN.
         * `peak`, of shape (query, layer, head): the mean peak of a head.
-        * `left_out`, of shape (query, layer, head): the number of examples that were left out. If
-          all examples were left out, the other variables are NaN.
+        * `left_out`, of shape (query, layer, head): the number of images that the means exclude. If
+          no image remains, the other variables are NaN.
         * `leave_one_out`, of shape (batch, query, layer, layer_other): the repetition computed
           without each batch of images in turn.
 
@@ -89,8 +88,7 @@ def attention_patterns(
         `plots.plot_attention_patterns`, `mean_patterns`; page
         measurements/attention/attention-patterns.md.
     """
-    features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
-    grid = complete_grid(features, batches, grid, num_attended)
+    features, batches, grid = prepare_attention(model, images, grid, layers=layers, detail=detail)
     return evaluate(
         attention_patterns_statistic(features, grid),
         batches,

@@ -15,8 +15,8 @@ from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
 from ..engine.measurements import measurement, statistic_of
-from ..engine.pooling import PartialGrid, complete_grid, require_grid
-from ..engine.preparation import ImagesLike, prepare
+from ..engine.pooling import PartialGrid, require_grid
+from ..engine.preparation import ImagesLike
 from ..engine.results import (
     CLS,
     SPATIAL,
@@ -30,7 +30,13 @@ from ..engine.results import (
     variable,
 )
 from ..engine.stream import Statistic, Totals, evaluate
-from .attention_distance import DIMS, LEFT_OUT, attention_weights, num_attended, summed_spatial
+from .attention_distance import (
+    DIMS,
+    LEFT_OUT,
+    attention_weights,
+    prepare_attention,
+    summed_spatial,
+)
 
 
 @measurement("attention")
@@ -47,16 +53,16 @@ def mean_attention(
         raw(q, k)     = mean over examples of a(q, k)
         spatial(q, k) = mean over examples of a(q, k) / sum_j a(q, j),  j and k spatial keys
 
-    CLS maps, aligned maps and offsets are all computed from the result of this function, because
-    averaging over examples commutes with aligning and with averaging over queries (Walmer et al.
-    2023, section 4). If the query of an example attends to prefix tokens only, to the precision of
-    float32, the example has no `spatial` map for this query. Such examples are left out of the mean
-    `spatial` map of the query, and `left_out` counts them.
+    CLS maps, aligned maps and offsets are all computed from this result, because averaging over
+    examples commutes with aligning and with averaging over queries (Walmer et al. 2023, section 4).
+    If a query attends to prefix tokens such as CLS only (its attention to the spatial tokens is 0
+    in float32), `spatial` is undefined for this query and example. The mean `spatial` of the query
+    excludes the example, and `left_out` counts such examples.
 
     Args:
         model: a model, or a callable that maps images to a dict from layer name to attention
             weights of shape (example, head, query, key). If the names of some layers end in
-            `"weights"`, as in the tap grammar, only these layers are used.
+            `"weights"`, as in the models of this package, only these layers are used.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
@@ -65,13 +71,13 @@ def mean_attention(
         * `raw`, of shape (layer, head, query, key): the mean attention over all tokens. Values sum
           to 1 over the keys.
         * `spatial`, of shape (layer, head, query, spatial_key): the mean of the attention
-          renormalised over the spatial keys. Values sum to 1 over these keys, and are NaN if all
-          examples were left out.
-        * `left_out`, of shape (layer, head, query): the number of examples that were left out of
-          the mean `spatial`.
+          renormalised over the spatial keys. Values sum to 1 over these keys, and are NaN if no
+          example remains.
+        * `left_out`, of shape (layer, head, query): the number of examples that the mean `spatial`
+          excludes.
 
     Raises:
-        ValueError: if a tap does not hold attention weights over the tokens of the grid, or if
+        ValueError: if a layer does not return attention weights over the tokens of the grid, or if
             weights are not finite.
 
     Examples:
@@ -85,8 +91,7 @@ def mean_attention(
         `plots.plot_mean_attention`, `aligned_attention`, `attention_maps`; page
         measurements/attention/mean-attention.md.
     """
-    features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
-    grid = complete_grid(features, batches, grid, num_attended)
+    features, batches, grid = prepare_attention(model, images, grid, layers=layers, detail=detail)
     return evaluate(
         mean_attention_statistic(features, grid), batches, features, description="mean attention"
     )
@@ -147,8 +152,8 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
 
     Walmer et al. (2023, section 4.2, figure 3) call the results aligned aggregated attention maps.
     A query near an edge has no keys beyond the edge, so fewer queries contribute to larger offsets.
-    The weight w(q) is the share of the examples that `mean_attention` did not leave out at the
-    query q; usually w(q) is 1.
+    The weight w(q) is the share of the examples that contribute to `spatial` at the query q in
+    `mean_attention`; usually w(q) is 1.
 
     Args:
         mean: Dataset from `mean_attention`.
@@ -161,8 +166,8 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
         DataArray of shape (layer, head, row_offset, column_offset). A grid of R rows and C columns
         gives 2 R - 1 row offsets and 2 C - 1 column offsets. Offsets are in pixels, positive down
         and to the right, and the query is at (0, 0). The map is NaN where N(d) is 0. The coordinate
-        `left_out` of shape (layer, head) is the number of (example, query) pairs that were left
-        out.
+        `left_out` of shape (layer, head) counts the excluded (example, query) pairs, in which the
+        query attends to prefix tokens only.
 
     Raises:
         ValueError: if `normalize` is unknown, or if `mean` is not from `mean_attention`.
@@ -320,20 +325,22 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
 def attention_maps(
     mean: xr.Dataset | ModelLike, images: Any = None, query: str | int = CLS, **options: Any
 ) -> xr.DataArray:
-    """Mean attention from one query, or from all spatial queries, to the grid of keys.
+    """Mean attention map of every head: from one query, or from all spatial queries, to the grid.
 
     Args:
-        mean: Dataset from `mean_attention`; or a model, whose `mean_attention` is measured first.
-        images: images for a model, as in `vit_tf.analysis`; one photograph gives its own maps.
+        mean: Dataset from `mean_attention`; or a model, for which `mean_attention` is computed
+            first.
+        images: images for a model, as in `vit_tf.analysis`. A single image gives the maps of this
+            image.
         query: the token that attends. `"cls"` is the first token. An integer is the position of a
             token in the sequence, prefix tokens included. With `"spatial"`, attention is averaged
             over the spatial queries, weighted as in `aligned_attention`.
         **options: for a model, further arguments of `mean_attention`, such as `layers=-1`.
 
     Returns:
-        DataArray of shape (layer, head, row, column). Each map sums to 1, or is NaN if all examples
-        were left out. The coordinate `left_out` of shape (layer, head) is the number of (example,
-        query) pairs that were left out.
+        DataArray of shape (layer, head, row, column). Each map sums to 1. The mean excludes
+        (example, query) pairs in which the query attends to prefix tokens only; the coordinate
+        `left_out` of shape (layer, head) counts them. A map is NaN if no pair remains.
 
     Raises:
         ValueError: if there is no token `query`, or if `mean` is not from `mean_attention`.
@@ -427,7 +434,8 @@ def head_classes(
     """Classifies attention heads by the distribution of offsets from a query to its attended keys.
 
     Walmer et al. 2023 (section 4.2, figures 3 and 14) assign types to heads by eye. This function
-    applies thresholds to the distribution of d, the offset from query to key in the aligned map.
+    assigns them by thresholds on the distribution of d, the offset from query to key in the
+    aligned map of `aligned_attention`.
 
     * `reach` is E|d|, the mean distance of keys from the query. `row_reach` is E|d_row|, and
       `column_reach` is E|d_column|.

@@ -20,11 +20,11 @@ from ..engine.class_scores import ClassesLike, class_coords, class_gradients, cl
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pictures import with_pictures
 from ..engine.pooling import PartialGrid, complete_grid, pooled_tokens, require_grid
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import array_of, facts_of, provenance, require_finite, stack_layers
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import reusable
-from .attention_distance import attention_weights, num_attended
+from .attention_distance import attention_weights, num_attended, prepare_attention
 
 # Share of the squared norm of a site's sum by which the next site's skip may differ from it.
 UNCHANGED = 1e-6
@@ -48,13 +48,13 @@ def attention_rollout(
     R_l(q, k) is the share of the embedding of token k in token q after layer l (Abnar and Zuidema
     2020, https://arxiv.org/abs/2005.00928, section 3). The factor 1/2 assumes that the skip and the
     branch have equal weight. Values and MLPs are ignored. Attention to prefix tokens counts like
-    any other attention, so no query is left out.
+    any other attention, so no query is excluded.
 
     Args:
-        model: a model, or a callable that maps images to a dict of taps. The taps must include
-            `"block*/attention/weights"` of shape (example, head, query, key), and `"block*/*/skip"`
-            and `"block*/*/sum"` for the attention and the MLP of each of these blocks. The skips
-            and sums are used only to verify that the model has skips.
+        model: a model, or a callable that maps images to a dict from layer name to tensor. The dict
+            must include `"block*/attention/weights"` of shape (example, head, query, key), and
+            `"block*/*/skip"` and `"block*/*/sum"` for the attention and the MLP of each of these
+            blocks. The skips and sums are used only to verify that the model has skips.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
@@ -78,8 +78,9 @@ def attention_rollout(
         `plots.plot_attention_rollout`, `rollout_of_images`, `gradient_attention`; page
         measurements/attention/rollout.md.
     """
-    features, batches = prepare(model, images, kind="rollout", layers=layers, detail=detail)
-    grid = complete_grid(features, batches, grid, num_attended)
+    features, batches, grid = prepare_attention(
+        model, images, grid, kind="rollout", layers=layers, detail=detail
+    )
     result = evaluate(
         attention_rollout_statistic(features, grid),
         batches,
@@ -145,10 +146,9 @@ def rollout_of_images(
     See also:
         `plots.plot_rollout_of_images`, `attention_rollout`; page measurements/attention/rollout.md.
     """
-    features, batches = prepare(
-        model, images, kind="rollout", layers=layers, detail=detail, keep_order=True
+    features, batches, grid = prepare_attention(
+        model, images, grid, kind="rollout", layers=layers, detail=detail, keep_order=True
     )
-    grid = complete_grid(features, batches, grid, num_attended)
     result = evaluate(
         rollout_of_images_statistic(features, grid),
         batches,
@@ -208,8 +208,9 @@ def _skip_changes(taps: Taps) -> dict[str, tf.Tensor]:
     missing = [tap for tap in required or ["block*/attention/weights"] if tap not in taps]
     if missing:
         raise ValueError(
-            "Attention rollout needs 'NAME/skip' and 'NAME/sum' for each 'NAME/weights', and "
-            f"does not apply to a model without skips. Missing: {format_list(missing)}"
+            "Expected layers with attention weights, and the layers 'skip' and 'sum' of each "
+            "sublayer of their blocks: attention rollout does not apply to models without skips. "
+            f"Missing: {format_list(missing)}"
         )
     changes = {}
     # Without a norm between sites, the sum of one site is the skip of the next.
@@ -256,18 +257,17 @@ def gradient_attention(
     the class. Values and MLPs are ignored, and rows do not sum to 1.
 
     The relevance to the prediction is the mean over the queries that the classification head pools.
-    The attribute `pooled_tokens` of the result lists these queries. If the features do not specify
-    these queries, the CLS token is used if there are prefix tokens, and all tokens otherwise.
+    The attribute `pooled_tokens` of the result lists these queries. If they are unknown, the CLS
+    token is used if there are prefix tokens, and all tokens otherwise.
 
     Args:
-        model: a model, or a callable that maps images to taps through which gradients flow. The
-            taps are attention weights of shape (example, head, query, key) and the scores, as in
-            `vit_tf.submodel(vit, "block*/attention/weights", "logits")`.
-        images: as in `vit_tf.analysis`.
-        classes: as in `vit_tf.analysis`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the grid of the
-            features.
-        scores: name of the tap that holds the scores of shape (example, class).
+        model: a model, or a callable that maps images to a dict from layer name to tensor, through
+            which gradients flow. The tensors are attention weights of shape (example, head, query,
+            key) and the class scores, as in `vit_tf.submodel(vit, "block*/attention/weights",
+            "logits")`.
+        images, classes, grid: as in `vit_tf.analysis`.
+        scores: name of the layer that returns the class scores, of shape (example, class). By
+            default, it is found in the model.
 
     Returns:
         DataArray of shape (example, class, query, key) over all tokens, prefix tokens included.
@@ -287,17 +287,10 @@ def gradient_attention(
     See also:
         `plots.plot_gradient_attention`, `attention_rollout`, `grad_cam`; page guides/one-image.md.
     """
-    features, images = prepare(
-        model,
-        images,
-        kind="class_attention",
-        layers=layers,
-        detail=detail,
-        scores=scores,
-        keep_order=True,
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="class_attention", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
-    positions = [int(x) for x in class_positions(features, images, classes, scores)]
+    positions = class_positions(features, images, classes, scores)
 
     def without_scores(taps: Taps) -> Taps:
         return {tap: x for tap, x in taps.items() if tap != scores}

@@ -15,8 +15,8 @@ from vit_tf.features.layers import Detail
 
 from ..engine.masks import count_out_of_range, patch_cover, require_in_range
 from ..engine.measurements import measurement, statistic_of
-from ..engine.pooling import PartialGrid, complete_grid, require_grid
-from ..engine.preparation import ImagesLike, prepare
+from ..engine.pooling import PartialGrid, require_grid
+from ..engine.preparation import ImagesLike
 from ..engine.results import (
     PARTS,
     SPATIAL,
@@ -27,7 +27,12 @@ from ..engine.results import (
     variable,
 )
 from ..engine.stream import Statistic, Totals, evaluate
-from .attention_distance import LEFT_OUT, attention_weights, num_attended, spatial_shares
+from .attention_distance import (
+    LEFT_OUT,
+    attention_weights,
+    prepare_attention,
+    spatial_shares,
+)
 
 # Largest rounding error of float32 sums of shares: it must not decide about a token at the bound.
 ROUNDING = 1e-6
@@ -43,7 +48,7 @@ def attention_saliency(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """Overlap of the most attended tokens of each image with a mask of its object.
+    """Overlap of the most attended tokens of each image with a mask of its object (IoU).
 
         IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
 
@@ -55,10 +60,10 @@ def attention_saliency(
       pixel, the result is therefore the IoU in pixels (Walmer et al. 2023, section 4.4, appendix
       C.3, figures 5 and 16).
 
-    The IoU is averaged over the images with a non-empty mask. Images whose query attends to prefix
-    tokens only, to the precision of float32, are left out. Walmer et al. count a patch as covered
-    if the mask touches it. To use this definition, pass masks at the size of the token grid that
-    are 1 for every patch that the object touches.
+    The IoU is averaged over the images with a non-empty mask. The mean of a head excludes images in
+    which the query attends to prefix tokens only (its attention to the spatial tokens is 0 in
+    float32). Walmer et al. count a patch as covered if the mask touches it. To use this definition,
+    pass masks at the size of the token grid that are 1 for every patch that the object touches.
 
     Args:
         model: a model, or a callable that maps images to a dict of attention weights, as for
@@ -67,14 +72,13 @@ def attention_saliency(
             have shape (example, row, column), at the size of the images or of the token grid. A
             mask marks all objects of its image. The values of masks are booleans, or numbers in [0,
             1]: the share of each pixel or patch that belongs to an object.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the grid of the
-            features.
+        grid: as in `vit_tf.analysis`.
         mass: share of the attention that the kept tokens receive, more than 0 and at most 1.
 
     Returns:
         Dataset with seven variables. The dim `query` lists `"spatial"` and, if there are prefix
-        tokens, `"cls"`. The attribute `left_out` is the number of images with an empty mask; the
-        variable `left_out` does not count them.
+        tokens, `"cls"`. The attribute `left_out` is the number of images with an empty mask, which
+        the variable `left_out` does not count.
 
         * `iou`, of shape (query, layer, head): the IoU of a head with the masks, averaged over
           images. It is NaN if no image remains for the head.
@@ -86,9 +90,8 @@ def attention_saliency(
           much attention overlaps with the usual positions of objects.
         * `leave_one_out` and `other_leave_one_out`, of shape (batch, query, layer, head): `iou` and
           `other_iou` computed without each batch of images in turn.
-        * `left_out`, of shape (query, layer, head): the number of images that are left out of `iou`
-          although their mask is not empty, because the query of the head attends to prefix tokens
-          only.
+        * `left_out`, of shape (query, layer, head): the number of images with a non-empty mask that
+          `iou` excludes, because the query of the head attends to prefix tokens only.
 
     Raises:
         ValueError: if `mass` is not in (0, 1], if masks have the wrong size or values outside [0,
@@ -104,10 +107,9 @@ def attention_saliency(
     See also:
         `plots.plot_attention_saliency`, `attention_maps`; page measurements/attention/saliency.md.
     """
-    features, batches = prepare(
-        model, images_and_masks, kind="attention", layers=layers, detail=detail, masked=True
+    features, batches, grid = prepare_attention(
+        model, images_and_masks, grid, layers=layers, detail=detail, masked=True
     )
-    grid = complete_grid(features, batches, grid, num_attended)
     return evaluate(
         attention_saliency_statistic(features, grid, mass),
         batches,

@@ -106,8 +106,8 @@ def dense_features(
     """Tokens of images at twice the input size of the model, computed in windows.
 
     The images are resized (bilinear, antialiased) to `dense_size`. Then the model runs on windows
-    of its input size, which `plan_windows` determines (Walmer et al. 2023, section 5.3 and appendix
-    B.4). Prefix tokens are left out, because each window has its own prefix tokens.
+    of its input size, at positions given by `plan_windows` (Walmer et al. 2023, section 5.3 and
+    appendix B.4). Prefix tokens such as CLS are discarded, because each window has its own.
 
     Args:
         model: a model, or a callable from images to `{layer: tensor}`. A tensor holds either
@@ -115,8 +115,8 @@ def dense_features(
         images: array of shape (example, height, width, channel), or a batched `tf.data.Dataset`.
             All images must have the same size, but any size is allowed. Pixel values are normalised
             as the model expects.
-        grid: `TokenGrid` of the model's tokens, with as many rows as columns. The default is the
-            grid of `features`.
+        grid: `TokenGrid` of the model's tokens, with as many rows as columns. By default, the grid
+            of the model.
 
     Returns:
         dict from layer to a float32 array of shape (example, row, column, channel).

@@ -49,16 +49,17 @@ def keypoint_correspondence(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """Share of keypoints whose most similar position in another image is the same keypoint.
+    """Percentage of correct keypoints (PCK) when matching points between images by their features.
 
-    Both images of a pair are resized and padded to squares of the model's input size. If a model
-    takes images of several sizes, square images of one size stay as they are. A predicted keypoint
-    is correct if its distance from the true keypoint is at most a given fraction of the longer side
-    of the target image (or of the object's bounding box in this image). Scores are means over
-    categories (Walmer et al. 2023, section 6.2, appendix E.1, figures 10 and 31).
+    Each keypoint of the source image is matched with the most similar position in the target image.
+    The match is correct if its distance from the true keypoint is at most a given fraction of the
+    longer side of the target image (or of the object's bounding box in this image). Both images are
+    resized and padded to squares of the model's input size. If a model takes images of several
+    sizes, square images of one size stay as they are. Scores are means over categories (Walmer et
+    al. 2023, section 6.2, appendix E.1, figures 10 and 31).
 
     For numbers comparable with Walmer et al., use `threshold="box"` and
-    `similarity="inner_product"`, and select `average="point"` from the result. The paper names the
+    `similarity="inner_product"`, and select `average="point"` from the result. The paper states the
     longer side of the image, but the authors' code uses the longer side of the box, as is usual for
     SPair-71k. The authors' code also normalises tokens before enlarging them, and counts all points
     of a category. Some differences remain: the authors' code resizes with a Lanczos filter, pads
@@ -74,15 +75,16 @@ def keypoint_correspondence(
             in pixels of the keypoints that are visible in both images, where the centre of the
             first pixel is (0.5, 0.5). For `threshold="box"`, `target_box` is the bounding box (top,
             left, bottom, right) of the object in the target image, in pixels.
-        grid: `TokenGrid` of the model's tokens, with as many rows as columns. The default is the
-            grid of `features`.
+        grid: `TokenGrid` of the model's tokens, with as many rows as columns. By default, the grid
+            of the model.
         thresholds: largest distances of a correct keypoint, as fractions of the longer side that
             `threshold` selects.
         threshold: what the `thresholds` are fractions of. `"image"` is the longer side of the
             target image. `"box"` is the longer side of the object's bounding box in the target
             image.
-        similarity: `"cosine"` enlarges tokens and then normalises them. `"inner_product"`
-            normalises tokens and then enlarges them. See `match_points`.
+        similarity: how tokens are compared at the size of the image. `"cosine"` enlarges tokens
+            and then normalises them. `"inner_product"` normalises tokens and then enlarges them, so
+            that pixels between different tokens match less often.
 
     Returns:
         Dataset with `pck` of shape (average, layer, category, threshold), and `score`, the mean of

@@ -344,10 +344,10 @@ def follow_masks(
     detail: Detail = None,
     **options: Any,
 ) -> dict[str, np.ndarray]:
-    """Masks that each layer propagates through a video from the first frame.
+    """Masks that each layer propagates from the first frame to all frames of a video.
 
-    `label_propagation` scores these masks. To use the official evaluation of DAVIS, save them with
-    `write_masks`, in one folder per video.
+    `label_propagation` computes the scores of these masks. For the official evaluation of DAVIS,
+    save them with `write_masks`, in one folder per video.
 
     Args:
         model, grid, dense, **options: as for `label_propagation`.
@@ -405,11 +405,12 @@ def label_propagation(
     detail: Detail = None,
     **options: Any,
 ) -> xr.Dataset:
-    """Accuracy of the masks that each layer propagates through videos from the first frame.
+    """Accuracy of object masks that each layer propagates from the first frame through videos.
 
-    The region similarity J and the boundary accuracy F of each object are averaged over frames. The
-    first frame is left out because its mask is given. The last frame is left out because the
-    evaluation of DAVIS leaves it out (Walmer et al. 2023, section 6.2, figures 10 and 30, table 4;
+    Each token gets a mean of the labels of the most similar tokens in earlier frames (see
+    `propagate`). The region similarity J and the boundary accuracy F of each object are averaged
+    over frames, except the first frame, whose mask is given, and the last frame, which the
+    evaluation of DAVIS excludes (Walmer et al. 2023, section 6.2, figures 10 and 30, table 4;
     Pont-Tuset et al. 2017). The `score` of a layer is (J + F) / 2, averaged over objects.
     `follow_masks` returns the masks themselves.
 

@@ -1,6 +1,5 @@
 """The words of a paper's module: figures, measurements, claims, and estimates of numbers."""
 
-from ..claims.claim import Claim as Claim, claim as claim
 from ..engine.estimates import (
     Accuracy as Accuracy,
     accuracy_gap as accuracy_gap,
@@ -53,6 +52,7 @@ from ..figures.models import (
     StudyModel as StudyModel,
 )
 from ..figures.supervision import EXPLICIT as EXPLICIT
+from ..statistics.claims import Claim as Claim, claim as claim
 from ..statistics.estimates import (
     Estimate as Estimate,
     Method as Method,

@@ -91,8 +91,8 @@ def plot_attention_distance(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.attention_distance(model, images)
@@ -169,7 +169,8 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty.
+        ValueError: if the dims or variables of a result differ from those above, or if the dict is
+            empty.
 
     Examples:
         >>> result = analysis.mean_distance(analysis.mean_attention(model, images))
@@ -214,7 +215,8 @@ def plot_aligned_attention(
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, head).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.aligned_attention(analysis.mean_attention(model, images))
@@ -261,7 +263,8 @@ def plot_attention(
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, head).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.attention(model, images)
@@ -303,14 +306,15 @@ def plot_attention_maps(
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         layers: names of the layers to draw, in order. None means all layers.
-        image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+        image: image on which the maps are drawn, as the model receives it: an array in a format
+            that `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
 
     Returns:
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, head).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.attention_maps(analysis.mean_attention(model, images))
@@ -348,14 +352,15 @@ def plot_mean_attention(
             spatial queries, and an integer is a position in the sequence. None means `"cls"` if
             there are prefix tokens, and `"spatial"` otherwise.
         layers: names of the layers to draw, in order. None means all layers.
-        image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+        image: image on which the maps are drawn, as the model receives it: an array in a format
+            that `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
 
     Returns:
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, head).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.mean_attention(model, images)
@@ -446,7 +451,8 @@ def plot_attention_offset(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.attention_offset(aligned)
@@ -490,7 +496,8 @@ def plot_head_classes(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.head_classes(analysis.mean_attention(model, images))
@@ -561,8 +568,8 @@ def plot_attention_saliency(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.attention_saliency(model, (images, masks))
@@ -604,8 +611,8 @@ def plot_attention_patterns(
     """Repetition of sparse attention patterns between heads, for all pairs of layers.
 
     Layers run from left to right and from bottom to top. The colour scale starts at 0 and ends at
-    0.2 or higher, so a negligible repetition, such as 0.02, is dark. Cells of at most 12 layers
-    show their values.
+    0.2 or higher, so a negligible repetition, such as 0.02, is dark. With at most 12 layers, the
+    value is written in each cell.
 
     Args:
         result: Dataset with `repetition` of dims (query, layer, layer_other), from
@@ -618,7 +625,8 @@ def plot_attention_patterns(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.attention_patterns(model, images)
@@ -668,15 +676,17 @@ def plot_attention_rollout(
             spatial queries, and an integer is a position in the sequence. None means `"cls"` if
             there are prefix tokens, and `"spatial"` otherwise.
         layers: names of the layers to draw, in order. None means all layers.
-        image: the image below the maps, or a list with one image for each example, in a format that
-            `plot_overlay` accepts. By default, the picture that the result of one image holds.
+        image: image on which the maps are drawn, or a list with one image for each example, in a
+            format that `plot_overlay` accepts. By default, the image stored in the result of a
+            single image.
 
     Returns:
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,) or
         (example,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.attention_rollout(model, images)
@@ -740,8 +750,8 @@ def plot_attention_rows(
         query: the token that attends, as the name of a prefix token, such as `"cls"`, or as a
             position in the sequence. The default is CLS if there are prefix tokens, and the token
             at the centre otherwise.
-        image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+        image: image on which the maps are drawn, as the model receives it: an array in a format
+            that `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
         layer: name of the layer; None means the last layer.
         example: index of the image.
 
@@ -749,7 +759,8 @@ def plot_attention_rows(
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (head,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.attention_rows(model, images)
@@ -786,15 +797,17 @@ def plot_gradient_attention(
         result: DataArray of dims (example, class, query, key), from `gradient_attention`.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
-        image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
+        image: image on which the maps are drawn, as the model receives it: an array in a format
+            that `plot_overlay` accepts, or a PIL image. By default, the image stored in the
+            result.
         example: index of the image.
 
     Returns:
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (class,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.gradient_attention(model, images)

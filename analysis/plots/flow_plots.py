@@ -66,7 +66,8 @@ def plot_receptive_field(
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.receptive_field(model, images)
@@ -116,8 +117,8 @@ def plot_skip_ratio(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.skip_ratio(model, images)
@@ -192,8 +193,8 @@ def plot_skip_ratio_lines(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.skip_ratio(model, images)
@@ -287,7 +288,8 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None", *, example: int = 0
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.branch_norms(model, images)
@@ -327,7 +329,7 @@ def plot_patch_filters(result: xr.DataArray, ax: "Axes | None") -> "Axes":
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (component,).
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.patch_filters(kernel, 8)
@@ -373,7 +375,7 @@ def plot_position_similarity(result: xr.DataArray, ax: "Axes | None") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.position_similarity(embedding, grid)
@@ -434,7 +436,8 @@ def plot_logit_lens(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.logit_lens(model, images)
@@ -476,7 +479,8 @@ def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty.
+        ValueError: if the dims or variables of a result differ from those above, or if the dict is
+            empty.
 
     Examples:
         >>> result = analysis.lens_accuracy(lens, labels)
@@ -531,7 +535,8 @@ def plot_head_ablation(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.head_ablation(model, (images, labels))
@@ -547,7 +552,7 @@ def plot_head_ablation(
 
 @draws({"transfer": "layer token"})
 def plot_activation_patching(result: xr.Dataset, ax: "Axes | None") -> "Axes":
-    """Effect on the scores when a token of a layer takes its value from another run.
+    """Effect on the scores when a token of a layer gets its value from another image.
 
     Layers run from left to right, and tokens downwards.
 
@@ -560,7 +565,7 @@ def plot_activation_patching(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.activation_patching(model, (images, other_images))
@@ -612,8 +617,8 @@ def plot_head_effects(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.head_ablation(model, (images, labels)).assign(
@@ -668,8 +673,8 @@ def plot_skip_ablation(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.skip_ablation(model, (images, labels))
@@ -716,8 +721,8 @@ def plot_concept_erasure(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.concept_erasure(model, (images, labels))
@@ -760,8 +765,8 @@ def plot_token_ablation(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.token_ablation(model, (images, labels))
@@ -899,15 +904,17 @@ def plot_input_gradients(
         result: DataArray of dims (example, class, row, column, channel), from `input_gradients`.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
-        image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
+        image: image on which the maps are drawn, as the model receives it: an array in a format
+            that `plot_overlay` accepts, or a PIL image. By default, the image stored in the
+            result.
         example: index of the image.
 
     Returns:
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (class,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.input_gradients(model, images)
@@ -942,15 +949,17 @@ def plot_integrated_gradients(
             `integrated_gradients`.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
-        image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
+        image: image on which the maps are drawn, as the model receives it: an array in a format
+            that `plot_overlay` accepts, or a PIL image. By default, the image stored in the
+            result.
         example: index of the image.
 
     Returns:
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (class,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.integrated_gradients(model, images)
@@ -979,8 +988,9 @@ def plot_grad_cam(
         result: DataArray of dims (example, class, layer, row, column), from `grad_cam`.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
-        image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. By default, the picture that the result holds.
+        image: image on which the maps are drawn, as the model receives it: an array in a format
+            that `plot_overlay` accepts, or a PIL image. By default, the image stored in the
+            result.
         class_label: the class to draw, as a value of the coordinate `class`. None means the first
             class.
         example: index of the image.
@@ -989,7 +999,8 @@ def plot_grad_cam(
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.grad_cam(model, images)
@@ -1023,15 +1034,16 @@ def plot_position_attribution(
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         place: index of the cell, counted row by row. None means the middle cell.
-        image: the image below the maps, as the model receives it: an array in a format that
-            `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
+        image: image on which the maps are drawn, as the model receives it: an array in a format
+            that `plot_overlay` accepts, or a PIL image. None draws the maps without an image.
         example: index of the image.
 
     Returns:
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.position_attribution(model, images)
@@ -1079,7 +1091,8 @@ def plot_token_similarity(
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (image,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.token_similarity(model, images)

@@ -24,7 +24,7 @@ def plot_neighbours(
 ) -> "Axes":
     """The nearest images to a query image, with a row for each layer, from bottom to top.
 
-    The query is the first picture of each row. The number above each neighbour is its cosine
+    The query is the first image of each row. The number above each neighbour is its cosine
     similarity to the query.
 
     Args:
@@ -40,7 +40,8 @@ def plot_neighbours(
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, 1 + rank).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.neighbours(model, images, other_images)
@@ -89,7 +90,7 @@ def plot_mistakes(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (rank,).
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.mistakes(model, (images, labels))
@@ -127,13 +128,14 @@ def plot_predict(result: xr.Dataset, ax: "Axes | None", *, examples: int = 8) ->
             `predict`.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
-        examples: largest number of images to draw, the first ones.
+        examples: number of images to draw, from the first image on.
 
     Returns:
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (image,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.predict(model, images)
@@ -181,7 +183,8 @@ def plot_projection(
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.projection(model, (images, labels))

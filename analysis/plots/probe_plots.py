@@ -62,7 +62,8 @@ def plot_probe_map(
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.ridge_probe(model, train, test, tokens="each").isel(l2=0)
@@ -136,7 +137,8 @@ def plot_ridge_probe(results: style.Arrays, ax: "Axes") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty.
+        ValueError: if the dims or variables of a result differ from those above, or if the dict is
+            empty.
 
     Examples:
         >>> result = analysis.ridge_probe(model, train, test)
@@ -220,7 +222,7 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes") -> "Axes":
     The results are a dict with keys of the form "model: variant", such as "ViT-CLS: first token".
     Each model has a colour. Each variant has a line style and a marker, which are the same for all
     models. Lines show means over seeds, and error bars show standard deviations over seeds, as in
-    `plot_ridge_probe`. A layer that some variants of its model lack is left out.
+    `plot_ridge_probe`. Layers that are missing in a variant of their model are not drawn.
 
     Args:
         results: DataArray of dims (layer, [seed]), from `ridge_probe`, or a dict from label to such
@@ -232,7 +234,8 @@ def plot_probe_variants(results: style.Arrays, ax: "Axes") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty.
+        ValueError: if the dims or variables of a result differ from those above, or if the dict is
+            empty.
 
     Examples:
         >>> result = analysis.ridge_probe(model, train, test).isel(l2=0)
@@ -286,7 +289,8 @@ def plot_token_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty.
+        ValueError: if the dims or variables of a result differ from those above, or if the dict is
+            empty.
 
     Examples:
         >>> result = analysis.ridge_probe(model, train, test, tokens="each").isel(l2=0)
@@ -320,7 +324,8 @@ def plot_probes(results: style.Arrays, ax: "Axes | None") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty.
+        ValueError: if the dims or variables of a result differ from those above, or if the dict is
+            empty.
 
     Examples:
         >>> result = analysis.ridge_probe(model, train, test).isel(l2=0)
@@ -349,8 +354,8 @@ def plot_accuracy_by_data(results: style.Datasets, ax: "Axes") -> "Axes":
     """Test accuracy versus share of the training data (Figures 3 and 4 of the ViT paper).
 
     Args:
-        results: Dataset with `accuracy` and `low` and `high` of dims (fraction,), from `a study of
-            models trained on fractions of the data`, or a dict from label to such a result.
+        results: Dataset with `accuracy` and `low` and `high` of dims (fraction,), from a study of
+            models trained on fractions of the data, or a dict from label to such a result.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
 
@@ -358,7 +363,8 @@ def plot_accuracy_by_data(results: style.Datasets, ax: "Axes") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty.
+        ValueError: if the dims or variables of a result differ from those above, or if the dict is
+            empty.
 
     Examples:
         >>> result = table
@@ -401,8 +407,8 @@ def plot_best_layers(
     Walmer et al. 2023).
 
     Args:
-        results: Dataset with `best_score` and `low` and `high` of dims (), from `Walmer's tables 1
-            and 5`, or a dict from label to such a result.
+        results: Dataset with `best_score` and `low` and `high` of dims (), from a report with
+            tables 1 and 5 of Walmer et al., or a dict from label to such a result.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
         baselines: labels of the results to draw in grey.
@@ -411,8 +417,8 @@ def plot_best_layers(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = table
@@ -464,8 +470,8 @@ def plot_knn_accuracy(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.knn_accuracy(model, train, test)
@@ -502,8 +508,8 @@ def plot_linear_probe(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.linear_probe(model, train, test)
@@ -546,8 +552,8 @@ def plot_retrieval(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.retrieval(model, queries, gallery, truth)
@@ -594,8 +600,8 @@ def plot_clustering(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.clustering(model, (images, labels))
@@ -654,8 +660,8 @@ def plot_label_propagation(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.label_propagation(model, videos)
@@ -698,8 +704,8 @@ def plot_keypoint_correspondence(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.keypoint_correspondence(model, pairs)

@@ -45,8 +45,8 @@ def plot_intrinsic_dimension(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.intrinsic_dimension(model, images)
@@ -105,8 +105,8 @@ def plot_frequency_amplitude(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.frequency_amplitude(model, images)
@@ -155,8 +155,8 @@ def plot_equivariance_error(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.equivariance_error(model, images)
@@ -193,7 +193,8 @@ def plot_robustness(
     """Accuracy versus strength of every perturbation, and on shuffled images (Naseer et al. 2021).
 
     Each line shows one result. Its band is the 95 % CI of the difference from the accuracy on
-    intact images. In the last panel, the grid of one cell is the intact image.
+    intact images. In the last panel, which shows shuffled images, a grid of one cell is the intact
+    image.
 
     Args:
         results: Dataset with `accuracy` and `accuracy_change_stderr` of dims (perturbation,
@@ -207,8 +208,8 @@ def plot_robustness(
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (perturbation + 1,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.robustness(model, (images, labels))
@@ -261,7 +262,7 @@ STITCHED = {
 
 @draws(dict.fromkeys(STITCHED, "layer_x layer_y"))
 def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss_change") -> "Axes":
-    """Change of a model's predictions when a layer is replaced by a mapped layer of another model.
+    """Change of a model's predictions when a linear map of another model's layer replaces a layer.
 
     `layer_x`, the layer that is mapped, runs from left to right. `layer_y`, the layer that is
     replaced, runs from bottom to top.
@@ -277,7 +278,8 @@ def plot_stitching(result: xr.Dataset, ax: "Axes | None", *, change: str = "loss
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.stitching(model, model, images, (images, labels))
@@ -328,8 +330,8 @@ def plot_outlier_tokens(
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (3,).
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.outlier_tokens(model, images)
@@ -388,8 +390,8 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """What outlier and ordinary tokens encode, and the effect of replacing them, by layer.
 
     Two panels show the accuracy of probes of a single token, which predict the class of the image
-    and the position of the token. Dotted lines show chance. The third panel shows the divergence of
-    the predictions after each kind of replacement. Bands show 95 % CIs.
+    and the position of the token. Dotted lines show chance. The third panel shows the KL divergence
+    of the predictions after each kind of replacement. Bands show 95 % CIs.
 
     Args:
         result: Dataset with `probe_accuracy` and `probe_accuracy_stderr` and `chance` of dims
@@ -402,7 +404,7 @@ def plot_outlier_roles(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (3,).
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.outlier_roles(model, (images, labels))
@@ -470,8 +472,8 @@ def plot_shape_bias(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty, or if an option is
-            invalid.
+        ValueError: if the dims or variables of a result differ from those above, if the dict is
+            empty, or if an option is invalid.
 
     Examples:
         >>> result = analysis.shape_bias(model, (images, labels))

@@ -46,7 +46,7 @@ class Plot:
         draw: the function.
         shapes: dims of the results that it draws.
         measurements: names of the measurements whose results these are.
-        names_model: whether such results name their model; tables of several runs do not.
+        names_model: whether such results have the attribute `model`; tables of several runs do not.
     """
 
     draw: Callable[..., Any]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from ..claims.claim import Outcome
 from ..engine.estimates import num_batches
 from ..engine.results import (
     layer_names,
     select_layers,
 )
+from ..statistics.claims import Outcome
 from ..statistics.intervals import ALPHA, t_interval
 from . import style
 from .primitives import (
@@ -68,7 +68,8 @@ def plot_cka(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty.
+        ValueError: if the dims or variables of a result differ from those above, or if the dict is
+            empty.
 
     Examples:
         >>> result = analysis.cka(model, images)
@@ -172,7 +173,7 @@ def plot_cka_sensitivity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (parts + 1,).
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.cka_sensitivity(model, images)
@@ -202,9 +203,9 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     There is a matrix for each measure, at most 4 in a row. The last matrix shows the disagreement
     of the measures, in other colours. All colour scales are fixed to [0, 1]. If a measure gives a
     similarity below 0.99 for a layer with itself, the title of its matrix states the smallest
-    similarity of a layer with itself. If no layer has a similarity of 0.5 or more with
-    itself, as in held-out predictions on few images, the measure is not drawn, and its title states
-    this.
+    similarity of a layer with itself. A measure is unreliable if no layer has a similarity of 0.5
+    or more with itself, as for held-out predictions on few images. It is not drawn if others are
+    reliable; the title of the figure states this.
 
     Args:
         result: Dataset with `similarity` of dims (measure, layer_x, layer_y) and `disagreement` of
@@ -217,7 +218,7 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         one for the disagreement.
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.similarities(model, images)
@@ -289,7 +290,7 @@ def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.cka(model, images, other_model)
@@ -371,7 +372,8 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty.
+        ValueError: if the dims or variables of a result differ from those above, or if the dict is
+            empty.
 
     Examples:
         >>> result = analysis.best_matching_layer(analysis.cka(model, images, other_model))
@@ -423,7 +425,8 @@ def plot_data_scale(results: style.Datasets, ax: "Axes | None") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if the dict is empty.
+        ValueError: if the dims or variables of a result differ from those above, or if the dict is
+            empty.
 
     Examples:
         >>> result = analysis.best_matching_layer(model, images)
@@ -457,7 +460,7 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (part,).
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.last_layer_cka({"A": model, "B": other_model}, images)
@@ -497,8 +500,8 @@ def plot_grounded_similarity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
     """Rank correlation of each measure of dissimilarity with each functional difference.
 
     There is a group of points for each measure, with a point for each functional difference. Bars
-    show the 95 % intervals over models. A point is filled if the permutation test rejects that
-    dissimilarity and functional difference are unrelated, at a level of 5 %.
+    show the 95 % intervals over models. A point is filled if the correlation is significant at 5 %
+    (permutation test).
 
     Args:
         result: Dataset with `correlation` of dims (measure, function), from `grounded_similarity`.
@@ -509,7 +512,7 @@ def plot_grounded_similarity(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.grounded_similarity(models, images)
@@ -582,7 +585,8 @@ def plot_localization(
         token) for a list of layers.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.localization(model, images)
@@ -717,7 +721,8 @@ def plot_head_similarity(
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong, or if an option is invalid.
+        ValueError: if the dims or variables of the result differ from those above, or if an option
+            is invalid.
 
     Examples:
         >>> result = analysis.head_similarity(model, other_model, images)
@@ -764,7 +769,7 @@ def plot_localization_by_layer(result: xr.DataArray, ax: "Axes | None") -> "Axes
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer, token).
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.localization(model, images)
@@ -812,7 +817,7 @@ def plot_formation(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (quantity,).
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = recorder.result
@@ -874,7 +879,7 @@ def plot_compute(result: xr.Dataset, ax: "Axes") -> "Axes":
 
     Each point shows one run, labelled with the coordinate `run`. Families of models, given by the
     coordinate `family`, have different colours. The axis of compute, in floating-point operations,
-    is logarithmic. Runs without an accuracy (NaN) are left out.
+    is logarithmic. Runs without an accuracy (NaN) are not drawn.
 
     Args:
         result: Dataset with `training_flops` and `test_accuracy` of dims (run,), from `vit-tf
@@ -886,7 +891,7 @@ def plot_compute(result: xr.Dataset, ax: "Axes") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = table
@@ -952,12 +957,11 @@ def _name_points(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str])
 
 @draws({"values": "claim training"}, names_model=False)
 def plot_runs(result: xr.Dataset, ax: "Axes | None") -> "Axes":
-    """Claims of papers, measured in several runs and shown relative to no effect.
+    """Effects that test the claims of papers, for several runs, with a row for each claim.
 
-    Each row shows one tested claim. The horizontal position is the effect, divided by the largest
-    effect in the row. Effects in the direction that the paper reports are on the right. Small
-    points show runs. Diamonds show the means over runs with their intervals, and colours show the
-    outcomes.
+    The horizontal position is the effect, divided by the largest effect in the row; 0 is no effect.
+    Effects in the direction that the paper reports are on the right. Small points show runs.
+    Diamonds show the means over runs with their intervals, and colours show the outcomes.
 
     Args:
         result: Dataset with `values` of dims (claim, training), from `scorecard_of_runs`.
@@ -968,7 +972,7 @@ def plot_runs(result: xr.Dataset, ax: "Axes | None") -> "Axes":
         The Matplotlib axes.
 
     Raises:
-        ValueError: if the form of a result is wrong.
+        ValueError: if the dims or variables of the result differ from those above.
 
     Examples:
         >>> result = analysis.scorecard_of_runs(folders)

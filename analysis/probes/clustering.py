@@ -60,8 +60,8 @@ def clustering(
     of clusters and labels, divided by the mean of the entropy of the clusters and the entropy of
     the labels. ARI is adjusted for chance. Purity and the chance level of NMI grow with the number
     of clusters. The chance level of purity is at least the share of the largest class, so compare
-    purity with a baseline. By default, there are as many clusters as classes, as in Walmer et al.
-    2023, who use 50 clusters for 50 classes.
+    purity with a baseline. Walmer et al. use 50 clusters for 50 classes; by default, there are also
+    as many clusters as classes.
 
     Args:
         model, tokens: as in `vit_tf.analysis`.
@@ -146,18 +146,18 @@ def object_clustering(
     `dense_features`, with at least 80 objects.
 
     Args:
-        model: a model, or a callable that maps images to a dict of layers with tokens that lie
-            on the grid.
+        model: a model, or a callable that maps images to a dict of layers whose tokens lie on the
+            grid.
         images: batched `tf.data.Dataset` of (images, masks, labels), or a triple of arrays. Masks
             are the same as for `masked_features`. Labels are integers of shape (example, object).
             If images differ in their number of objects, negative labels mark the padding.
         num_clusters, seed, starts: the same as for `clustering`.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the grid of the
-            features.
+            model.
 
     Returns:
         Dataset as from `clustering`. The attribute `objects` is the number of objects. The
-        attribute `left_out` is the number of labelled objects that were left out because their mask
+        attribute `left_out` is the number of labelled objects that are excluded because their mask
         is empty.
 
     Raises:
@@ -282,12 +282,12 @@ def cluster_scores(
     seed: int = 0,
     starts: int = STARTS,
 ) -> xr.Dataset:
-    """Computes the result of `clustering` from pooled features that were computed before.
+    """Computes the result of `clustering` from features that were pooled before.
 
     Args:
         features: the model or function that computed the features. The result stores its name.
-        pooled: an `engine.Pooled`. Its `layers` are a dict from layer name to array of shape
-            (example, channel), and its `labels` have shape (example,).
+        pooled: `engine.Pooled`, with `layers`, a dict from layer name to array of shape (example,
+            channel), and `labels`, of shape (example,).
         num_clusters, seed, starts: the same as for `clustering`.
 
     Returns:

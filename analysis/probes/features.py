@@ -27,14 +27,15 @@ def extract_features(
 ) -> dict[str, np.ndarray]:
     """The features of every layer for each image, as arrays in memory.
 
-    Measurements take them in place of a model: `cka(extract_features(model, images))`.
+    Measurements accept them instead of a model: `cka(extract_features(model, images))`.
 
     Args:
         model, images: as in `vit_tf.analysis`.
 
     Returns:
-        Dict from layer name to an array with one row for each image, in the order of the images:
-        of shape (example, token, channel), (example, row, column, channel) or (example, channel).
+        Dict from layer name to an array with one row for each image, in the order of the images.
+        Its shape is (example, token, channel), (example, row, column, channel) or (example,
+        channel).
 
     Raises:
         ValueError: if a pattern matches no layer, or if features are not finite.

@@ -61,15 +61,14 @@ def knn_accuracy(
 
         votes(c) = sum of exp(cos(x, x_j) / temperature),  j of class c among the k nearest to x
 
-    Here, x are the pooled features of a test image, and x_j are the pooled features of a training
-    image (Caron et al. 2021, appendix E; Walmer et al. 2023, section 6.1). The search is exact, in
-    float64: float32 products of the normalized features find the test images that may have nearer
-    neighbours in a batch of training images, and float64 products of these test images update the
-    list of neighbours. If training images are equally near, the earlier image is used. If classes
-    have equal votes, the lower label wins.
+    Here, x are the features of a test image, and x_j are the features of a training image, both
+    pooled over tokens as `tokens` states (Caron et al. 2021, appendix E; Walmer et al. 2023,
+    section 6.1). The search is exact: float32 products of the normalized features select the
+    candidates, and float64 products decide between them. If training images are equally near, the
+    earlier image is used. If classes have equal votes, the lower label wins.
 
-    The pass stores the features of the test images, of shape (layer, test image, channel), with 20
-    bytes for each number, and compares at most 4,096 of them with a batch at once.
+    The features of the test images are stored in memory, of shape (layer, test image, channel),
+    with 20 bytes for each number. At most 4,096 test images are compared with a batch at once.
 
     Args:
         model, train, test, num_classes, tokens: as in `vit_tf.analysis`.
@@ -77,11 +76,11 @@ def knn_accuracy(
         temperature: temperature of the votes, above 0.
         without_votes: if true and fewer than 5 classes have votes, classes without votes are added
             to the top 5, in the order of their labels. DINO's code and the numbers of Walmer et al.
-            2023 (figure 28) also include classes without votes, in no defined order. In all cases,
-            if `k` is less than 5, only the top `k` classes count.
+            2023 (figure 28) also include classes without votes, in an undefined order. In all
+            cases, if `k` is less than 5, only the top `k` classes count.
 
     Returns:
-        DataArray of accuracies of shape (layer, k, top).
+        DataArray of accuracies in [0, 1], of shape (layer, k, top).
 
         * `top`, a dim: 1 or 5. An image counts as correct if its class is among the 1 or 5 classes
           with the most votes. By default, a class without votes never counts.
@@ -89,8 +88,8 @@ def knn_accuracy(
           k + 1 are equally near.
 
     Warns:
-        UserWarning: if training images have the features of test images in every layer, as where
-            both are the same images.
+        UserWarning: if training images have the features of test images in every layer, for example
+            because both are the same images.
 
     Raises:
         ValueError: if `tokens` is unknown, if `k` is below 1 or above the number of training
@@ -110,6 +109,12 @@ def knn_accuracy(
     See also:
         `plots.plot_knn_accuracy`, `linear_probe`, `mutual_knn`; page measurements/probes/knn.md.
     """
+    k = (k,) if isinstance(k, int | np.integer) else k
+    if not len(k) or min(k) < 1 or temperature <= 0:
+        raise ValueError(
+            "Expected every k to be at least 1 and temperature above 0. "
+            f"Received: k={k}, temperature={temperature}"
+        )
     features, (train, test), num_classes = prepare_labelled(
         model,
         {"train": train, "test": test},
@@ -119,8 +124,6 @@ def knn_accuracy(
         detail=detail,
         keep_order=True,
     )
-    k = (k,) if isinstance(k, int | np.integer) else k
-    _require_votes(k, temperature)
     pooled = pooled_statistic_of(features, tokens)
     tested = evaluate(pooled, test, features, description="k-NN: test images")
     count, num_layers = len(tested.labels), len(tested.layers)
@@ -145,23 +148,24 @@ def neighbours(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """The k nearest images to each query image, in every layer, with their pictures.
+    """The k nearest images to each query image in every layer, by cosine similarity of features.
 
         similarity(q, x) = cos(f(q), f(x))
 
-    Here, f are pooled features. The search is exact, in float64, in one pass over the images. If a
-    query is among the images, it is its own nearest neighbour. `knn_accuracy` measures whether
-    neighbours belong to the same class, and `retrieval` measures how well images are ranked.
+    Here, f are features that are pooled over tokens as `tokens` states. The search is exact, in
+    float64, in one pass over the images. If a query is among the images, it is its own nearest
+    neighbour. `knn_accuracy` measures whether neighbours belong to the same class, and `retrieval`
+    measures how well images are ranked.
 
     Args:
         model, images, tokens: as in `vit_tf.analysis`.
-        query: one image or several, in any form that `images` may have. If `images` is one image
-            and `query` is not, they are exchanged, as other libraries take the query first.
+        query: one image or several, in any form that `images` may have. Other libraries take the
+            query first: if `images` is a single image and `query` is not, the two are exchanged.
         k: number of neighbours of each query.
 
     Returns:
         Dataset with four variables. The nearest image has rank 0. If images are equally near, the
-        earlier image comes first. Pictures are 8-bit RGB with at most 112 pixels a side.
+        earlier image comes first. Stored images are 8-bit RGB with at most 112 pixels a side.
 
         * `similarity`, of shape (layer, query, rank): the cosine similarity of the neighbour to the
           query.
@@ -185,6 +189,8 @@ def neighbours(
     """
     if is_one_image(images) and not is_one_image(query):
         images, query = query, images
+    if k < 1:
+        raise ValueError(f"Expected k to be at least 1. Received: k={k}")
     features, (images, query) = prepare_sets(
         model,
         {"images": images, "query": query},
@@ -193,8 +199,6 @@ def neighbours(
         detail=detail,
         keep_order=True,
     )
-    if k < 1:
-        raise ValueError(f"Expected k to be at least 1. Received: k={k}")
     asked = evaluate(_query_statistic(features, tokens), query, features, description="queries")
     totals = evaluate(
         replace(_neighbour_statistic(features, tokens, k), state=directions_of(asked["x"])),
@@ -231,25 +235,13 @@ def neighbours(
     )
 
 
-def _warn_of_shared_images(neighbours: Neighbours) -> None:
-    """Warns of test images whose nearest training image has the same features in every layer."""
-    nearest = [of_layer["similarity"][:, 0] for of_layer in neighbours.values()]
-    is_shared = (np.min(nearest, axis=0) >= 1 - ROUNDING) if nearest else np.zeros(0, bool)
-    if is_shared.any():
-        warnings.warn(
-            f"{int(is_shared.sum())} of {len(is_shared)} test images have the same features "
-            "as a training image in every layer: remove the images of `test` from `train`",
-            stacklevel=2,
-        )
-
-
 # By layer, `image` holds the numbers of some test images. The similarities and labels of their
 # nearest training images have shape (image, k).
 Neighbours: TypeAlias = dict[str, dict[str, np.ndarray]]
 
 
 class Searched(NamedTuple):
-    """What the search for neighbours reads of one layer of the test images.
+    """The features of one layer of the test images, as the search for neighbours uses them.
 
     Attributes:
         directions: features at length 1, float64 (test image, channel).
@@ -260,14 +252,6 @@ class Searched(NamedTuple):
     directions: Any
     rounded: Any
     limits: Any
-
-
-def _require_votes(k: Sequence[int], temperature: float) -> None:
-    if not len(k) or min(k) < 1 or temperature <= 0:
-        raise ValueError(
-            "Expected every k to be at least 1 and temperature above 0. "
-            f"Received: k={k}, temperature={temperature}"
-        )
 
 
 @statistic_of(knn_accuracy)
@@ -285,7 +269,6 @@ def knn_statistic(
         tested: the `Pooled` features of the test images, from a pass with `pooled_statistic`.
         features, num_classes, k, temperature, without_votes: as for `knn_accuracy`.
     """
-    _require_votes(k, temperature)
     require_labels(tested.labels, num_classes, "test")
     unlimited = np.full(len(tested.labels), -np.inf, np.float32)
     state = {
@@ -309,7 +292,15 @@ def knn_statistic(
                 "Every test image has ties at its k-th neighbour, so the vote is arbitrary: "
                 f"the features do not separate the training images at {format_list(bad)}"
             )
-        _warn_of_shared_images(totals["merged"])
+        # Test images whose nearest training image has the same features in every layer.
+        nearest_of_layers = [x["similarity"][:, 0] for x in totals["merged"].values()]
+        is_shared = np.min(nearest_of_layers, axis=0) >= 1 - ROUNDING
+        if is_shared.any():
+            warnings.warn(
+                f"{int(is_shared.sum())} of {count} test images have the same features as a "
+                "training image in every layer: remove the images of `test` from `train`",
+                stacklevel=2,
+            )
         # The accuracy of each vote, with what it depends on.
         dims = ("layer", "k", "top")
         return array_of(
@@ -409,23 +400,30 @@ def _nearest_of_batch(
 ) -> dict[str, tf.Tensor]:
     """The nearest images of a batch to the test images for which one exceeds the limit."""
     rounded = tf.cast(units, tf.float32)
-    count = searched.directions.shape[0]
+    num_blocks = -(-searched.directions.shape[0] // ROWS)
 
-    def search_rows(start: int, size: int) -> dict[str, tf.Tensor]:
-        products = tf.matmul(searched.rounded[start : start + size], rounded, transpose_b=True)
-        nearer = tf.reduce_max(products, axis=1) > searched.limits[start : start + size]
+    def search_block(block: tf.Tensor, *found: tf.TensorArray) -> tuple[Any, ...]:
+        start = block * ROWS
+        products = tf.matmul(searched.rounded[start : start + ROWS], rounded, transpose_b=True)
+        nearer = tf.reduce_max(products, axis=1) > searched.limits[start : start + ROWS]
         image = tf.cast(tf.where(nearer)[:, 0], tf.int32) + start
         directions = tf.gather(searched.directions, image)
         similarity = tf.matmul(directions, units, transpose_b=True)
         every = tf.broadcast_to(labels, tf.shape(similarity))
-        return {"image": image, **nearest(similarity, every, most)}
+        values = {"image": image, **nearest(similarity, every, most)}
+        pairs = zip(found, values.values(), strict=True)
+        return block + 1, *(array.write(block, x) for array, x in pairs)
 
     # One block after another, so that the memory of a block is free for the next.
-    blocks: list[dict[str, tf.Tensor]] = []
-    for start in range(0, count, ROWS):
-        with tf.control_dependencies([block["similarity"] for block in blocks[-1:]]):
-            blocks.append(search_rows(start, min(ROWS, count - start)))
-    return {name: tf.concat([block[name] for block in blocks], axis=0) for name in blocks[0]}
+    types = {"image": tf.int32, "similarity": units.dtype, "labels": labels.dtype}
+    arrays = [
+        tf.TensorArray(dtype, num_blocks, infer_shape=False, element_shape=shape)
+        for dtype, shape in zip(types.values(), ((None,), (None, most), (None, most)), strict=True)
+    ]
+    _, *found = tf.while_loop(
+        lambda block, *_: block < num_blocks, search_block, (0, *arrays), parallel_iterations=1
+    )
+    return {name: array.concat() for name, array in zip(types, found, strict=True)}
 
 
 def nearest(similarity: tf.Tensor, labels: tf.Tensor, most: int) -> dict[str, tf.Tensor]:

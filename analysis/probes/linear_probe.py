@@ -54,7 +54,7 @@ def linear_probe(
 
         logits = W x / r + b,    r^2 = mean of |x|^2 over the training images
 
-    The pooled features x of the frozen model are used without change, or after batch normalisation
+    The model is frozen. Its pooled features x are used without change, or after batch normalisation
     without scale and shift (He et al. 2021, MAE, appendix A.1; Walmer et al. 2023, section E.4 and
     table 6). The classifier is trained by SGD with momentum 0.9, no weight decay and a cosine decay
     to 0, as in the linear evaluation of Caron et al. 2021 (DINO, `eval_linear.py`). W and b start
@@ -62,21 +62,21 @@ def linear_probe(
     r^2. With features divided by r, the curvature of the loss is at most 1, so one learning rate
     suits the features of all layers.
 
-    All probes are trained together as one Keras model. Its loss is the sum of the losses of the
-    probes. The update of a probe does not depend on other probes, so the result is the same as if
-    each probe were trained alone. The pooled features of all images are stored, as an array of
-    shape (example, channel) for each layer and choice of tokens.
+    All probes are trained together as one Keras model, whose loss is the sum of their losses. The
+    update of a probe does not depend on other probes, so the result is the same as if each probe
+    were trained alone. The pooled features of all images are stored in memory, as an array of shape
+    (example, channel) for each layer and choice of tokens.
 
     Args:
         model, train, test, num_classes: as in `vit_tf.analysis`.
         tokens: the tokens whose features are classified, as one word or several. `"cls"` is the CLS
             token, `"spatial"` is the mean of the spatial tokens, and `"all"` is the mean of all
             tokens. None means `("cls", "spatial")` for a model with a CLS token, and `"all"` for
-            other models. The `token_grid` of the features determines which tokens are spatial.
+            other models.
         batch_norm: whether to use batch normalisation: False, True or both. In training, it uses
             the statistics of the batch; afterwards, it uses the statistics of all training images.
         epochs: number of passes over the training images.
-        batch_size: number of examples per step. Each epoch leaves out the last incomplete batch.
+        batch_size: number of examples per step. The last incomplete batch of an epoch is not used.
         learning_rate: initial learning rate for a batch size of 256. It is scaled in proportion to
             the batch size.
         seed: seed of the order of the training images.

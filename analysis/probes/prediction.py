@@ -16,7 +16,7 @@ from vit_tf.features.layers import Detail
 from ..engine.class_scores import class_probabilities, require_scores
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import dataset_of, facts_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate, mean_per_batch, row_statistic
 from ..engine.traces import reusable
@@ -36,25 +36,25 @@ def predict(
 
         probability_c(x) = softmax(scores(x))_c
 
-    For a model that ends in sigmoids of several classes, each class has a probability of its own.
-    For a model that ends in one sigmoid, the classes are 0 and 1.
+    If a model ends in sigmoids of several classes, each class has a probability of its own. If a
+    model ends in one sigmoid, the classes are 0 and 1.
 
     Args:
-        model: a model, or features in which the tap named by `scores` has the shape (example,
-            class).
+        model: a model, or features in which the layer `scores` has the shape (example, class).
         images: as in `vit_tf.analysis`; a photograph is one image.
         top: largest number of classes to return for each image.
-        scores: name of the tap that holds the scores before a softmax.
+        scores: name of the layer that returns the class scores before a softmax. By default, it is
+            found in the model.
 
     Returns:
         Dataset with variables of shape (example, rank), from the most probable class on.
 
         * `probability`: the probability of the class.
-        * `class_number`: its position among the scores.
-        * `class_name`: its name, if class names are known.
+        * `class_number`: the position of the class among the scores.
+        * `class_name`: the name of the class, if class names are known.
 
     Raises:
-        ValueError: if there are no scores of classes, if `top` is below 1, or if scores are not
+        ValueError: if there are no class scores, if `top` is below 1, or if scores are not
             finite.
 
     Examples:
@@ -66,10 +66,9 @@ def predict(
     See also:
         `plots.plot_predict`, `mistakes`, `grad_cam`; page guides/one-image.md.
     """
-    features, images = prepare(
-        model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="scores", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
     if not isinstance(top, int) or top < 1:
         raise ValueError(f"Expected top to be an integer of at least 1. Received: {top=}")
 
@@ -122,7 +121,7 @@ def mistakes(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """The most confident wrong predictions of a model, with their pictures.
+    """The most confident wrong predictions of a model, with their images.
 
         probability(x) = max over classes c of softmax(scores(x))_c
 
@@ -130,11 +129,11 @@ def mistakes(
     label (Northcutt et al. 2021, https://arxiv.org/abs/2103.14749).
 
     Args:
-        model: a model, or features in which the tap named by `scores` has the shape (example,
-            class).
+        model: a model, or features in which the layer `scores` has the shape (example, class).
         images: images with labels, in the same form as `train` in `vit_tf.analysis`.
         k: largest number of mistakes to return.
-        scores: name of the tap that holds the scores before a softmax.
+        scores: name of the layer that returns the class scores before a softmax. By default, it is
+            found in the model.
 
     Returns:
         Dataset with variables of shape (rank,), ordered by probability. If probabilities are equal,
@@ -164,17 +163,16 @@ def mistakes(
     See also:
         `plots.plot_mistakes`, `neighbours`, `lens_accuracy`; page measurements/probes/mistakes.md.
     """
-    features, images = prepare(
+    features, images, scores = prepare_scored(
         model,
         images,
+        scores,
         kind="scores",
         layers=layers,
         detail=detail,
-        scores=scores,
         keep_order=True,
         labelled=True,
     )
-    scores = score_layer(features, scores)
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")
     totals = evaluate(

@@ -38,14 +38,14 @@ def projection(
 
         p(x) = (f(x) - mean f) [v_1, v_2]
 
-    Here, f are pooled features, and v_1 and v_2 are the first two principal directions of f. The
-    directions have unit length, and their sign makes the entry of largest magnitude positive.
-    Alternatively, the projection is a t-SNE of f (van der Maaten and Hinton 2008) with the defaults
-    of scikit-learn, or a UMAP of f (McInnes et al. 2018, https://arxiv.org/abs/1802.03426) with the
-    defaults of umap-learn, which has to be installed separately. The perplexity of t-SNE is 30, or
-    a third of the number of other images if this is smaller. Distances between groups in a t-SNE
-    or a UMAP mean little. To measure how separable classes are, use a probe such as `knn_accuracy`
-    or `ridge_probe`.
+    Here, f are features that are pooled over tokens as `tokens` states, and v_1 and v_2 are the
+    first two principal directions of f. The directions have unit length, and their sign makes the
+    entry of largest magnitude positive. Alternatively, the projection is a t-SNE of f (van der
+    Maaten and Hinton 2008) with the defaults of scikit-learn, or a UMAP of f (McInnes et al. 2018,
+    https://arxiv.org/abs/1802.03426) with the defaults of umap-learn, which has to be installed
+    separately. The perplexity of t-SNE is 30, or a third of the number of other images if this is
+    smaller. Distances between groups in a t-SNE or a UMAP mean little. To measure how separable
+    classes are, use a probe such as `knn_accuracy` or `ridge_probe`.
 
     Args:
         model, tokens: as in `vit_tf.analysis`.

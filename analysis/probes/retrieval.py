@@ -99,11 +99,12 @@ def retrieval(
 ) -> xr.Dataset:
     """Precision of image retrieval by feature similarity to a query, in every layer.
 
-    Images are ranked by the cosine similarity of pooled features. The scores are mean average
-    precision and mean precision at k, for the three difficulties of revisited Oxford and Paris
-    (Radenovic et al. 2018; Walmer et al. 2023, section 6.1, figures 9 and 29). Walmer et al. 2023
-    use the `"cls"` token and queries that are not cropped; `vit_tf.data.load_revisited` loads such
-    queries with `crop_queries=False`.
+    Images are ranked by the cosine similarity of their features, pooled over tokens as `tokens`
+    states. The scores are mean average precision and mean precision at k, for the three
+    difficulties (easy, medium and hard) of revisited Oxford and Paris (Radenovic et al. 2018;
+    Walmer et al. 2023, section 6.1, figures 9 and 29). Walmer et al. use the `"cls"` token and
+    queries that are not cropped; `vit_tf.data.load_revisited` loads such queries with
+    `crop_queries=False`.
 
     The ranking is exact, in float64, with one pass over the queries and one pass over the database.
     The measurement stores the features of the queries and the similarity of each image to each
@@ -121,14 +122,14 @@ def retrieval(
         k: numbers of top-ranked images at which the precision is computed.
 
     Returns:
-        Dataset with three variables and a coordinate. The means for a difficulty leave out queries
-        that have no positive image of this difficulty. Means are NaN if all queries are left out.
+        Dataset with three variables and a coordinate. The means for a difficulty exclude queries
+        without positive images of this difficulty. They are NaN if no query remains.
 
         * `score`, of shape (layer, difficulty): the mean average precision over queries.
         * `precision`, of shape (layer, difficulty, k): the mean precision at k over queries.
         * `average_precision`, of shape (layer, difficulty, query): the average precision of each
-          query. It is NaN for a query that is left out.
-        * `asked`, a coordinate of shape (difficulty,): the number of queries that are not left out.
+          query. It is NaN for an excluded query.
+        * `asked`, a coordinate of shape (difficulty,): the number of queries in the means.
 
     Raises:
         ValueError: if `tokens` is unknown, if `k` is below 1, or if `truth` does not fit the
@@ -148,6 +149,8 @@ def retrieval(
         `plots.plot_retrieval`, `average_precision`, `knn_accuracy`; page
         measurements/probes/retrieval.md.
     """
+    if not len(k) or min(k) < 1:
+        raise ValueError(f"Expected every k to be at least 1. Received: k={k}")
     features, (queries, database) = prepare_sets(
         model,
         {"queries": queries, "database": database},
@@ -176,8 +179,6 @@ def retrieval_statistic(
         asked: the `Pooled` features of the queries, from a pass with `pooled_statistic`.
         features, truth, k: as for `retrieval`.
     """
-    if not len(k) or min(k) < 1:
-        raise ValueError(f"Expected every k to be at least 1. Received: k={k}")
     count = len(next(iter(asked.layers.values())))
     if len(truth) != count:
         raise ValueError(

@@ -77,19 +77,18 @@ def ridge_probe(
 
         W = argmin |Xc W - Yc|^2 + l2 |W|^2,    prediction = argmax((x - mean) W + mean target)
 
-    Xc and Yc are the centred features and targets (Raghu et al. 2021, appendix A, figures 11 and
-    13). The target is 1 for the class of the image and -1 for other classes. The intercept is not
-    penalised. For each layer, one eigendecomposition in float64 gives the solutions for all values
-    of `l2`. The decomposed matrix is Xc' Xc, or Xc Xc' if there are fewer examples than channels.
-    Choose `l2` on held-out training images, not on the test set.
+    Xc are the centred features of the training images, and Yc are the centred targets: 1 for the
+    class of the image and -1 for other classes (Raghu et al. 2021, appendix A, figures 11 and 13).
+    The intercept is not penalised. For each layer, one eigendecomposition in float64 gives the
+    solutions for all values of `l2`. The decomposed matrix is Xc' Xc, or Xc Xc' if there are fewer
+    examples than channels. Choose `l2` on held-out training images, not on the test set.
 
     Args:
         model, train, test, num_classes: as in `vit_tf.analysis`.
         l2: strengths of the penalty, each above 0.
         tokens: the tokens whose features are classified. `"cls"` is the CLS token, `"spatial"` is
-            the mean of the spatial tokens, `"all"` is the mean of all tokens, and `"each"` fits a
-            probe to each token separately. The `token_grid` of the features determines which tokens
-            are spatial.
+            the mean of the spatial tokens, `"all"` is the mean of all tokens (the default), and
+            `"each"` fits a probe to each token separately.
 
     Returns:
         DataArray of test accuracies of shape (layer, l2), or of shape (layer, l2, token) for
@@ -137,13 +136,13 @@ def fit_ridge_probe(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> Callable[[ImagesLike], xr.DataArray]:
-    """Fits the probes of `ridge_probe` once, so that they can be scored on several data sets.
+    """Fits the probes of `ridge_probe` once, to compute their accuracy on several data sets.
 
     Arguments and errors are the same as for `ridge_probe`.
 
     Returns:
-        Function that takes a data set of (images, labels) and returns the accuracy on it, in the
-        form of `ridge_probe`.
+        Function that takes a data set of (images, labels) and returns the accuracy on it, a
+        DataArray as from `ridge_probe`.
 
     Examples:
         >>> probe = analysis.fit_ridge_probe(vit, (images[:16], labels[:16]))
@@ -171,7 +170,7 @@ def select_l2(validation: xr.DataArray, test: xr.DataArray) -> xr.DataArray:
         DataArray of test accuracies of dims (layer,) or (layer, token), with two coordinates of the
         same dims. Values are NaN for tokens that a layer does not have.
 
-        * `l2`: the selected value. If several values are equally good, it is the largest.
+        * `l2`: the selected value. If several values are equally good, it is the largest of them.
         * `validation_accuracy`: the accuracy on the held-out images at this value.
 
     Examples:
@@ -210,17 +209,17 @@ def few_shot(
 ) -> xr.Dataset:
     """Test accuracy of least-squares classifiers fitted on a few images of each class.
 
-    The protocol of big_vision (`evaluators/fewshot_lsr.py`; Dosovitskiy et al. 2020, section 4.1):
-    features are whitened channel by channel, a constant channel of 100 replaces an
-    intercept, so that it is hardly penalised, and targets are 1 for the class and -1 elsewhere:
+    This is the protocol of big_vision (`evaluators/fewshot_lsr.py`; Dosovitskiy et al. 2020,
+    section 4.1):
 
         x = [(f - mean) / (std + 1e-5), 100],  W = argmin |x W - y|^2 + l2 |W|^2,  argmax(x W)
 
-    with mean and standard deviation over the few images, in float64. `draws` are pairs of data
-    sets, as from `vit_tf.data.few_shot`: images to fit on, and held-out images to choose `l2` on,
-    or None. Each number of shots uses the first images of every class in a draw. Returns a Dataset
-    with `accuracy` on the test images, of shape (layer, draw, shots, l2), and `held_out`, the
-    accuracy on the held-out images.
+    The mean and the standard deviation of the features f are over the few images, in float64. The
+    constant channel of 100 serves as an intercept that is hardly penalised. Targets y are 1 for the
+    class and -1 for other classes. `draws` are pairs of data sets, as from `vit_tf.data.few_shot`:
+    images to fit on, and held-out images to choose `l2` on, or None. Each number of shots uses the
+    first images of every class in a draw. Returns a Dataset with `accuracy` on the test images, of
+    shape (layer, draw, shots, l2), and `held_out`, the accuracy on the held-out images.
     """
     features, (test,), num_classes = prepare_labelled(
         model, {"test": test}, num_classes, layers=layers, detail=detail
@@ -318,12 +317,12 @@ def probe_statistic(
 ) -> Statistic[Probe]:
     """The `Statistic` that fits the probes of `ridge_probe`.
 
-    A layer with more channels than there are examples stores all of its features, others only sums.
-    Only the first batch of `train` is read here, to infer the largest possible number of examples.
+    For a layer with more channels than examples, all features are stored; for others, only sums.
+    The first batch of `train` is read here, to infer the largest possible number of examples. Other
+    arguments and errors are those of `ridge_probe`.
 
     Returns:
-        `Statistic` over images and labels whose result is a `Probe`. Other arguments and errors are
-        those of `ridge_probe`.
+        `Statistic` over images and labels whose result is a `Probe`.
     """
     require_word(tokens, PROBED)
     strengths: list[float] = np.atleast_1d(np.asarray(l2, np.float64)).tolist()
@@ -365,10 +364,13 @@ def _probe_statistic(
 
     def finish(totals: Totals) -> Probe:
         require_counted(totals["outside"], totals["examples"], num_classes, "training")
-        layers = list(totals["x"])
-        require_finite(
-            "ridge probes", [_sum_activations(totals, layer) for layer in layers], layers
-        )
+        # Sums that are finite if and only if all activations of a layer are.
+        layers, squares = list(totals["x"]), {}
+        for layer in layers:
+            products = totals["products"].get(layer)
+            squares[layer] = products["xx"][0] if products else totals["rows"]["x"][layer]
+        sums = [totals["x"][layer].sum() + squares[layer].sum() for layer in layers]
+        require_finite("ridge probes", sums, layers)
         # One layer at a time, as each is large for probes of many tokens.
         weights = {layer: _solve(totals, layer, l2) for layer in layers}
         return Probe(weights, l2, tokens, num_classes, int(totals["examples"]))
@@ -424,13 +426,6 @@ def _solve(totals: Totals, layer: str, l2: np.ndarray) -> tuple[np.ndarray, np.n
         centred["targets"] = rows["targets"] - target
     weights = ridge_weights(l2, **centred)
     return weights, target - (mean[:, None, None, :] @ weights)[:, :, 0]
-
-
-def _sum_activations(totals: Totals, layer: str) -> float:
-    """A sum over activations of a layer, which is finite if and only if all of them are."""
-    products = totals["products"].get(layer)
-    squares = products["xx"][0] if products else totals["rows"]["x"][layer]
-    return totals["x"][layer].sum() + squares.sum()
 
 
 def score_statistic(features: ModelLike, probe: Probe) -> Statistic[xr.DataArray]:

@@ -22,7 +22,6 @@ from vit_tf.features.conversion import ModelLike, facts_of, name_models
 from vit_tf.features.features import ModelFacts
 from vit_tf.features.preprocessed import to_common_range
 
-from ..claims.claim import Outcome, Tested, images_to_decide
 from ..engine.class_scores import as_probabilities
 from ..engine.failures import explain
 from ..engine.pictures import THUMBNAIL, as_pictures
@@ -50,10 +49,10 @@ from ..figures.models import (
     require_distinct,
     shared_framing,
 )
-from ..figures.rendering import drawing_process, save_figure
 from ..figures.supervision import require_supervisions, supervision_of, training_images_of
 from ..plots.similarity_plots import plot_runs
 from ..plots.style import figure_of
+from ..statistics.claims import Outcome, Tested, images_to_decide
 from ..statistics.estimates import accuracy_of
 from .claim_rows import brief, count_sentence
 from .drawing import Drawer, draw, draw_measured
@@ -77,6 +76,7 @@ from .page import (
     write_report,
 )
 from .printed_code import FITTED, Setup, example_code
+from .rendering import drawing_process, save_figure
 from .scorecard import (
     Row,
     claims_over_runs,
@@ -204,7 +204,7 @@ def write_figures(
         counts = [x.attrs["examples"] for x in results.values() if "examples" in x.attrs]
         height, width = tf.nest.flatten(data.few.element_spec)[0].shape[1:3]
         count = f"{max(counts):,} " if counts else ""
-        introduction = f"Measured on {count}images of {height} x {width} pixels, without training."
+        introduction = f"Measured on {count}images of {height} x {width} pixels."
     # The first picture that is shown of the figure that tests a claim.
     shown = {panel.name for _, figure in drawn for panel in figure.panels}
     shown |= {figure.name for _, figure in drawn}
@@ -278,7 +278,9 @@ def make_report(
     seed: int = 0,
     untrained: int = 2,
 ) -> Report | None:
-    """Writes a report on models: figures of papers that apply to them, and the scorecard.
+    """Writes an HTML report on models: the figures of papers that apply to them, and the scorecard.
+
+    The scorecard tests the claims of these papers on the models.
 
     Examples:
         analysis.make_report(model, "photos/")  # writes report/report.html
@@ -287,7 +289,7 @@ def make_report(
     Args:
         models: one model, a list of models, or a dict from name to model. A model is a built Keras
             model, a PyTorch module, the path of a model, the name of a pretrained model, or a
-            function from images to a dict from tap to tensor. All models are shown the same images,
+            function from images to a dict from layer to tensor. All models get the same images,
             with the pixel values that each model expects. If all models expect the same cropping
             and resizing, images are cropped and resized in this way. Otherwise, whole images are
             resized bilinearly.
@@ -295,16 +297,16 @@ def make_report(
             Files and 8-bit values are preprocessed. Floats must already be preprocessed as the
             models expect.
         labels: labels of the images, if `images` has none: `make_report(model, x, y)`.
-        folder: folder of the report, its figures and its results. The ending .html of a name is
-            left out. If the report is written again for the same arrays and Keras models, the
+        folder: folder of the report, its figures and its results. An ending `.html` is removed from
+            the name. If the report is written again for the same arrays and Keras models, the
             results are reused.
         figures: number of the figure to draw, such as `"W.3"`, or a list of numbers. `"main"`, the
-            default, stands for the leading figure of each chapter, and `"all"` for all figures. The
-            report lists the figures that it leaves out, and `["main", "W.3"]` adds one of them. A
-            claim is tested if the results that it needs are measured.
+            default, selects the leading figure of each chapter, and `"all"` all figures. The report
+            lists the other figures, and `["main", "W.3"]` adds one of them. A claim is tested if
+            the results that it needs are measured.
         train: labelled images, in any form that `images` may have. Probes are fitted on the images
             of `train`, and nearest neighbours are searched among these images. Without `train`, the
-            figures that need these images are left out.
+            report has no figures that need these images.
         num_classes: number of classes; labels start at 0. By default, it is inferred from `train`.
         class_names: names of the classes of `images`, in the order of their labels. By default, the
             class names of the data set or folder are used. If the data set or folder has no class
@@ -330,9 +332,9 @@ def make_report(
             `"labels"` if the head of the model classifies the images better than chance. Claims
             about supervised ViTs are tested only on models that were trained with labels or
             image-text pairs.
-        taps: patterns of the layers to measure, for models whose layers are not known.
-        patch_size, prefix: side of a patch in pixels, and number of prefix tokens, for models
-            whose tokens are not known.
+        taps: shell patterns of the layers to measure, for models whose layers are unknown.
+        patch_size, prefix: side of a patch in pixels, and number of prefix tokens (such as CLS),
+            for models whose tokens are unknown.
         optional: dict from a key of `figures.data.OPTIONAL` to annotated images, or to a function
             that loads them. `figures.data.Data` describes the form of these images.
         title, introduction: title and introduction of the page.
@@ -497,23 +499,22 @@ def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
         return []
     claims_in_words = f"{len(needed)} undecided claim{'s' if len(needed) > 1 else ''}"
     return [
-        f"About {max(needed):,} images, instead of {max(counts):,}, are probably enough to decide "
-        f"{claims_in_words}. This assumes that each true effect is the end of its 80 % CI that is "
-        "nearer to 0."
+        f"About {max(needed):,} images, instead of {max(counts):,}, would probably decide "
+        f"{claims_in_words}, if each true effect is the end of its 80 % CI that is nearer to 0."
     ]
 
 
-def few_words(names: Collection[str], most: int = 4) -> str:
-    """The names of models, or their number if there are more."""
-    return join_words(names) if len(names) <= most else f"{len(names)} models"
+def few_words(names: Collection[str]) -> str:
+    """The names of at most four models, or their number."""
+    return join_words(names) if len(names) <= 4 else f"{len(names)} models"
 
 
-def _timings(seconds: dict[str, float], least: float = 1) -> list[dict[str, Any]]:
-    """Rows of the steps that take so many seconds, and one of all others."""
-    rows = [{"step": step, "seconds": each} for step, each in seconds.items() if each >= least]
-    others = [each for each in seconds.values() if each < least]
+def _timings(seconds: dict[str, float]) -> list[dict[str, Any]]:
+    """Rows of the steps that take a second or more, and one of all others."""
+    rows = [{"step": step, "seconds": each} for step, each in seconds.items() if each >= 1]
+    others = [each for each in seconds.values() if each < 1]
     if others:
-        step = f"{len(others)} other steps of less than {least:g} s each"
+        step = f"{len(others)} other steps of less than 1 s each"
         rows.append({"step": step, "seconds": round(sum(others), 2)})
     return rows
 
@@ -687,11 +688,12 @@ def undefined(results: Results) -> LeftOut:
             layers = [*grey, *(layer for layer in constant if layer != "none")]
             if layers:
                 sentences.append(f"{result.attrs['model']}: {', '.join(layers)}.")
-    return [("Layers without a similarity, as they do not vary", sentences)] if sentences else []
+    title = "Similarity of layers that do not vary between images"
+    return [(title, sentences)] if sentences else []
 
 
 def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) -> Report:
-    """Writes a report over several runs, with the combined scorecard of these runs.
+    """Writes an HTML report over several training runs, with their combined scorecard.
 
     Examples:
         report_runs({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")
@@ -716,15 +718,23 @@ def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) ->
         raise ValueError(
             f"No scorecard ({PLACE}) in {format_list(missing)}: expected folders of reports"
         )
-    cards = {name: _read_scorecard(Path(path, PLACE)) for name, path in reports.items()}
+    cards = {}
+    for name, path in reports.items():
+        card = Path(path, PLACE)
+        if not has_own_digest(card):
+            raise ValueError(
+                f"The scorecard {card} was cut off or changed after it was written: repeat the "
+                "command that wrote the report"
+            )
+        cards[name] = xr.load_dataset(card)
     result, claims = scorecard_of_runs(cards), claims_over_runs(cards)
     save(result, folder / PLACE)
     figure = ReportFigure(
         name="runs",
         title="Claims by run",
-        caption="Each row shows one claim, scaled to its largest effect. The dashed line marks no "
-        "effect; effects to the right have the direction that the paper reports. Points are runs; "
-        "diamonds are means over runs, with 95 % CIs.",
+        caption="Each row shows one claim; effects are divided by the largest effect of the row. "
+        "The dashed line marks no effect; effects to the right have the direction that the paper "
+        "reports. Points are runs; diamonds are means over runs, with 95 % CIs.",
         paper="",
         alt=" ".join(f"{row.claim.statement} {row.outcome.value}." for row in claims),
         png=folder / "figures" / "runs.png",
@@ -747,13 +757,3 @@ def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) ->
         sections=[("Runs", "How consistent are the outcomes over runs?", [figure])],
     )
     return Report(path, {"scorecard": result}, claims, [])
-
-
-def _read_scorecard(path: Path) -> xr.Dataset:
-    """The scorecard of a report; a `ValueError` for a file that is none, or was changed."""
-    if not has_own_digest(path):
-        raise ValueError(
-            f"The scorecard {path} was cut off or changed after it was written: repeat the "
-            "command that wrote the report"
-        )
-    return xr.load_dataset(path)

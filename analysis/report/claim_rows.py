@@ -8,13 +8,21 @@ import numpy as np
 
 from vit_tf.common.names import join_words
 
-from ..claims.claim import DECIDED, NotTested, Outcome, PaperEffect, Row, Tested, images_to_decide
+from ..statistics.claims import (
+    DECIDED,
+    NotTested,
+    Outcome,
+    PaperEffect,
+    Row,
+    Tested,
+    images_to_decide,
+)
 from ..statistics.estimates import Estimate, Method
 
 METHODS = {
     Method.IMAGES: "Student's t over {units}",
-    Method.RUNS: "Student's t, Welch's between arms, over {units}",
-    Method.BINOMIAL: "binomial, {units}",
+    Method.RUNS: "Student's t (for models that are trained independently: Welch's) over {units}",
+    Method.BINOMIAL: "binomial, over {units}",
 }
 
 
@@ -53,7 +61,7 @@ def method_text(estimate: Estimate) -> str:
         return f"Descriptive. {estimate.note}." if estimate.note else "Descriptive."
     units = f"{estimate.units.count} {estimate.units.name}"
     if estimate.units.images not in (None, estimate.units.count):
-        units += f" of {estimate.units.images:,} images in all"
+        units += f" ({estimate.units.images:,} images in total)"
     method = METHODS[estimate.method].format(units=units)
     holm = f", corrected for {estimate.comparisons} comparisons (Holm)"
     text = f"Interval: {method}{holm if estimate.comparisons > 1 else ''}."
@@ -96,7 +104,7 @@ def count_sentence(rows: Sequence[Row]) -> str:
 OUTCOMES = {
     Outcome.AS_IN_PAPER: "As in {paper}",
     Outcome.SMALLER: "As in {paper}, but smaller",
-    Outcome.NO_EFFECT: "Unlike {paper}, with no relevant effect",
+    Outcome.NO_EFFECT: "No relevant effect, unlike {paper}",
     Outcome.OPPOSITE: "Opposite to {paper}",
 }
 
@@ -195,8 +203,8 @@ def _shown(row: Row, order: int, figures: dict[str, str]) -> dict[str, Any]:
         explanation.append(f"Effect in each run: {runs}.")
     if images := images_to_decide(row):
         explanation.append(
-            f"About {images:,} images would decide the claim, if the true effect is the end of its "
-            "80 % CI that is nearer to 0."
+            f"About {images:,} images would probably decide the claim, if the true effect is the "
+            "end of its 80 % CI that is nearer to 0."
         )
     return shown | {
         "explanation": " ".join(explanation),

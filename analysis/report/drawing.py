@@ -5,7 +5,6 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from ..engine.failures import explain
 from ..engine.results import Results
 from ..engine.store import ANALYSIS, digest_modules, fingerprint
 from ..figures.figure import Picture
-from ..figures.rendering import Drawing, DrawingProcess, Failures, ProcessEnded, render
 from .page import Panel, ReportFigure
+from .rendering import Drawing, DrawingProcess, Failures, ProcessEnded, render
 
 log = logging.getLogger(__name__)
 # The folders whose code draws pictures, with `figure.draw`, which may be of another module.
@@ -43,14 +42,14 @@ class Drawer:
         self.failures: dict[str, str] = {}
 
     def draw(self, pictures: Sequence[Picture], results: Results, meanwhile: bool = False) -> None:
-        """Draws those of some pictures that are not there yet, on the scales of all of them.
+        """Draws the images that do not exist yet, on colour scales shared by all given images.
 
         Args:
             pictures: list of `Picture`.
             results: dict from result name to result.
-            meanwhile: whether this process goes on with something else. Then only the other process
-                draws, and without it nothing is drawn. Otherwise this process draws where the other
-                is busy.
+            meanwhile: whether this process continues with other work. If so, only the drawing
+                process draws, and nothing is drawn without it. Otherwise, this process also draws
+                while the drawing process is busy.
         """
         self.collect()
         stale = self._stale(pictures, results)
@@ -58,12 +57,11 @@ class Drawer:
             return
         # Pictures without a path are not written, and only set the common scales.
         drawings = [
-            replace(
-                picture.drawing(
-                    _results_of(picture, results),
-                    _path(self.folder, picture.name) if picture.name in stale else None,
-                ),
-                models=self._models,
+            as_drawing(
+                picture,
+                _results_of(picture, results),
+                _path(self.folder, picture.name) if picture.name in stale else None,
+                self._models,
             )
             for picture in pictures
         ]
@@ -141,6 +139,18 @@ class Drawer:
             self._record(keys, failures)
 
 
+def as_drawing(
+    picture: Picture,
+    results: dict[str, Any],
+    path: Path | None = None,
+    models: tuple[str, ...] = (),
+) -> Drawing:
+    """The `Drawing` of a dict from label to result, as a PNG at a path."""
+    baselines = tuple(name for name in picture.selection.baselines if name in results)
+    known = baselines if picture.selection.baselines else None
+    return Drawing(picture.figure.draw, results, picture.selection.alone, known, path, models)
+
+
 def draw(
     figures: Sequence[Sequence[Picture]],
     results: Results,
@@ -149,22 +159,23 @@ def draw(
     code_for: Callable[[Sequence[Picture]], str] | None = None,
     drawer: Drawer | None = None,
 ) -> list[tuple[Any, ReportFigure]]:
-    """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
+    """Draws every image as a PNG file in `folder / "figures"`; none is drawn twice.
 
-    The panels of a figure share their axes and colours, as do figures of one `scale`. Where one
-    sentence says everything that a picture would show, it replaces the picture.
+    The panels of a figure share their axes and colours, as do figures with the same `scale`. If one
+    sentence states all that an image would show, the sentence replaces the image.
 
     Args:
         figures: list of lists of `Picture`, the panels of each figure, from `figure.by_figure`.
         results: dict from result name to result, as `measure` returns it.
         folder: path of the report's folder, which contains `results` too.
-        progress: as for `measure.measure_all`, called before each picture.
-        code_for: function of the pictures of a figure to the Python code that makes it, or None.
-        drawer: the `Drawer` of the folder that has started on some of them; None for a new one.
+        progress: as for `measure.measure_all`, called before each image.
+        code_for: function of the images of a figure that returns the Python code of the figure, or
+            None.
+        drawer: the `Drawer` of the folder, which may have drawn some images; None for a new one.
 
     Returns:
-        List of (chapter, `ReportFigure`). What fails is left out, with the reasons in
-        `drawer.failures`.
+        List of (chapter, `ReportFigure`). Figures that fail are missing; `drawer.failures` holds
+        the reasons.
     """
     drawer = drawer or Drawer(folder)
     total, done, sentences = sum(map(len, figures)), 0, {}
@@ -296,9 +307,10 @@ def _report_figure(
             )
         ),
         interactive=tuple(
-            payload
+            picture.figure.interactive(result)
             for picture, by_label in zip(pictures, results_of_pictures, strict=True)
-            for payload in picture.interactive(by_label)
+            if picture.figure.interactive
+            for result in by_label.values()
         ),
         code=code,
     )

@@ -50,24 +50,25 @@ class Panel:
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """One figure of the report, with a single picture or with several panels.
+    """One figure of the report, as a single image or as several panels.
 
     Attributes:
         name: short and unique name of the figure. The link "#figure-cka" leads to the figure "cka".
         title: title of the figure, which states what it shows.
         caption: text below the figure, which states how to interpret it.
         paper: the corresponding figures of a paper, such as "Figures 1 and 2"; may be empty.
-        alt: alternative text of the picture.
-        png: path of a PNG file. If the file is in the report's folder, the picture links to it.
-            `png` is None if the figure has `panels` or consists of its caption only.
-        results: links to the netCDF files that the figure draws, relative to the report. Files in
-            the report's folder are embedded in the page if they have at most `MOST_EMBEDDED` bytes.
+        alt: alternative text of the image.
+        png: path of a PNG file. If the file is in the report's folder, the image links to it. None
+            if the figure has `panels` or consists of its caption only.
+        results: links to the netCDF files of the results in the figure, relative to the report.
+            Files in the report's folder are embedded in the page if they have at most
+            `MOST_EMBEDDED` bytes.
         interactive: interactive panels, one dict for each panel, as the functions of `interactive`
-            return them. On screen, these panels replace the picture. The picture is used in print,
-            and in browsers without scripts.
+            return them. On screen, these panels replace the image. The image is used in print, and
+            in browsers without scripts.
         source: name and address of the paper; None if the figure belongs to no paper.
-        panels: the pictures of a figure with several pictures, such as one for each model. A figure
-            with `panels` has no `png`.
+        panels: list of `ReportFigure`, the panels of a figure with several images, such as one for
+            each model. A figure with `panels` has no `png`.
         code: Python code that makes the figure; may be empty.
     """
 
@@ -179,8 +180,8 @@ def write_report(
             paragraphs are in a folded section at the end of the page.
         differences: list of `first_screen.Comparison`, which the page shows as a table.
         scorecard: list of `Tested` and `NotTested`. The first screen shows a mark for each tested
-            claim, which links to the claim. A claim links to the file `results/NAME.nc` of each
-            result that it names.
+            claim, which links to the claim. The claim links to the files `results/NAME.nc` of the
+            results that it uses.
         runs: number of runs that the scorecard combines.
         models: rows of a table at the end of the page, as a list of dicts from column name to text
             or number.
@@ -192,7 +193,7 @@ def write_report(
             and data.
         summary: list of `ModelSummary`, the models on the first screen.
         sentences: the main results, as sentences.
-        overview: list of `Panel`, the small pictures on the first screen.
+        overview: list of `Panel`, the small plots on the first screen.
         shown_images: list of `ShownImage`, some of the images that were measured.
         linked_page: a `LinkedPage`, whose panels are shown after the panels of `overview`.
         figures_of_claims: dict from the name of a claim to the name of the figure that tests it.
@@ -201,9 +202,9 @@ def write_report(
         The path of the HTML file.
 
     Raises:
-        ValueError: if a picture is not a PNG, if two figures have the same name, or if a name is
-            not a letter followed by letters, digits or any of ".", "_" and "-".
-        OSError: if a picture cannot be read or the report cannot be written.
+        ValueError: if an image is not a PNG, if two figures have the same name, or if a name is not
+            a letter followed by letters, digits or any of ".", "_" and "-".
+        OSError: if an image cannot be read or the report cannot be written.
     """
     path = Path(path)
     sections = [row if isinstance(row, Section) else Section(*row) for row in sections]

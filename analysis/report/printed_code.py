@@ -34,7 +34,7 @@ def example_code(pictures: Sequence[Picture], sources: Mapping[str, str], setup:
     loading = [line for names, line in setup.items() if not names or used & {*names}]
     lines = "\n".join([*loading, *_calls(pictures, figure, sources, show)]).splitlines()
     if any(picture.selection.baselines for picture in pictures):
-        lines.append("# The figure also draws baselines in grey, which are among its data.")
+        lines.append("# The figure also draws baselines in grey: its netCDF data contain them.")
 
     # Imports come first, those of the lines that load images among them.
     body = [line for line in lines if not line.startswith("from ")]

@@ -14,7 +14,6 @@ import xarray as xr
 from vit_tf.common.names import format_list, lookup
 from vit_tf.training.checkpointing import flatten
 
-from ..claims.claim import Claim, NotTested, Outcome, Row, Tested
 from ..engine.accessors import ResultDataset
 from ..engine.estimates import Accuracy, permuted_images, require_estimate
 from ..engine.failures import explain
@@ -25,6 +24,7 @@ from ..figures.figure import Figure, all_figures, describe_figure, fields_of
 from ..figures.measure import DATA, Measurement
 from ..figures.models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
 from ..figures.supervision import RECONSTRUCTION, SUPERVISIONS
+from ..statistics.claims import Claim, NotTested, Outcome, Row, Tested
 from ..statistics.estimates import Estimate, beyond, corrected, descriptive, over_runs
 
 LEAST_RUNS = 3  # of each arm, for an outcome about such models in general
@@ -56,26 +56,31 @@ def scorecard(
 ) -> list[Row]:
     """Tests all claims of all papers on measured results, paper by paper.
 
+    Claims refer to models by role: `vit` is a ViT with a CLS token, `resnet` is a ResNet. The dict
+    `vit_tf.analysis.figures.models.ROLES` describes all roles.
+
     Args:
-        results: dict from result name to labelled result. Names are as in a study: "cka.VIT",
-            "cka.VIT.RESNET", "attention_distance.VIT" and so on, where VIT and RESNET stand for
-            the names of models. Each `Claim` lists the names of its results in `inputs`.
-        accuracy: dict from the name of a model to a tuple. The tuple contains the test accuracy in
-            [0, 1] and the number of test examples. It may also contain an array of shape
-            (example,) that is true for correctly classified examples, and the number of classes.
-        copies: list of dicts from roles, such as `"vit"` and `"resnet"`, to the names of randomly
-            initialized copies of the models in these roles. A claim about what training adds is
-            tested only with copies of all its models.
-        training_images: number of images that the models trained on all data have seen. Claims
-            about large amounts of data are tested only if it is known and large enough.
+        results: dict from result name to labelled result. A name consists of the measurement and
+            its models, such as "cka.VIT", "cka.VIT.RESNET" or "attention_distance.VIT", where VIT
+            and RESNET stand for the names of models. Each `Claim` lists its results in `inputs`.
+        accuracy: dict from the name of a model to a tuple: the test accuracy in [0, 1], the number
+            of test examples and, optionally, an array of shape (example,) that is true for
+            correctly classified examples, and the number of classes.
+        copies: randomly initialized copies of the models, as a list of dicts from role to the name
+            of the copy in `results`. Claims about the effect of training compare the models with
+            these copies, and are tested only if all their models have copies.
+        training_images: number of training images of the models that were trained on all data. A
+            claim about models trained on many images is tested only if it is known and sufficient.
         block: name of the block without skips in the model `without`, for example "block03".
-        **models: names of the models in `results` by role, such as `vit="my_vit"`: `vit`, `resnet`,
-            `gap` (a ViT with average pooling), `without` (a ViT trained without the skips of
-            `block`), `untrained` and `noise` (baselines), `mixer`, `fraction`, `masked` and so on.
+        **models: names of the models in `results` by role, such as `vit="my_vit"`. Other roles are
+            `gap` (a ViT with average pooling), `mixer` (an MLP-Mixer), `without` (a ViT trained
+            without the skips of `block`), `fraction` (a ViT trained on a fraction of the images),
+            `masked` (a ViT pre-trained by masked patch prediction), and the baselines `untrained`
+            (the untrained ViT) and `noise` (Gaussian noise instead of features).
 
     Returns:
         List with a `Tested` or a `NotTested` for each claim. A `NotTested` states the reason, for
-        example the model or result that is missing.
+        example a missing model or result.
 
     Raises:
         ValueError: if a role is unknown.
@@ -100,12 +105,12 @@ def evaluate(
     elsewhere: str = "",
     data: Data | None = None,
 ) -> list[Row]:
-    """The claims that these figures test, with their outcomes for these models and results.
+    """Tests the claims of these figures on these models and results.
 
-    A claim is tested on every set of models with its roles (`StudyModel.scorecard_role`), next to
-    their untrained copies. Where there are several sets, the intervals are corrected for their
-    number (Holm). `elsewhere` is a sentence on how to test claims about models that are missing
-    here.
+    A claim is tested on every set of models with its roles (`StudyModel.scorecard_role`), and
+    compared with untrained copies of these models. If there are several sets, the intervals are
+    corrected for their number (Holm). `elsewhere` is a sentence on how to test claims about models
+    that are missing here.
     """
     classes = data.num_classes if data else None
     values = results | {
@@ -181,8 +186,8 @@ def _test_one(assigned: _Assigned, values: dict[str, Any]) -> Row:
     if claim.least_images > (training_images or 0):
         known = "an unknown number of" if training_images is None else f"{training_images:,}"
         return not_tested(
-            "Too few images, or an unknown number: the claim is about models trained on "
-            f"{claim.least_images:,} images or more; these were trained on {known} images."
+            f"The claim is about models trained on {claim.least_images:,} images or more; these "
+            f"were trained on {known} images."
         )
 
     # What holds without training is subtracted; without copies this is not known.
@@ -195,8 +200,8 @@ def _test_one(assigned: _Assigned, values: dict[str, Any]) -> Row:
         if not estimates:
             reasons = " ".join(dict.fromkeys(null for null in nulls if isinstance(null, str)))
             return not_tested(
-                "The claim also has to be measured on untrained copies of all these models, and "
-                "these measurements are missing. " + reasons
+                "The claim needs measurements of untrained copies of all these models, which are "
+                "missing. " + reasons
             )
         effect, untrained = beyond(trained, estimates), tuple(null.value for null in estimates)
 
@@ -237,7 +242,8 @@ def _measure(
         require_estimate(estimate, f"the claim {claim.name!r}")
     except Exception as error:
         return explain(error, f"The claim {claim.name!r}")
-    return "The number is not defined here." if np.isnan(estimate.value) else estimate
+    undefined = "The number of the claim is not defined for these models (NaN)."
+    return undefined if np.isnan(estimate.value) else estimate
 
 
 def _lookup(name: str, values: dict) -> Any:
@@ -256,16 +262,16 @@ def _named(template: str, assignment: Mapping[str, Any]) -> str:
     """A result's name with the models' names in it."""
     for role in fields_of(template):
         if not assignment.get(role):
-            raise ValueError(f"No model to test it on: it needs {ROLES[role]}.")
+            raise ValueError(f"No model with this role: the claim needs {ROLES[role]}.")
     return template.format(**assignment)
 
 
 def with_measured_claims(
     figures: Iterable[Figure], measurements: Iterable[Measurement]
 ) -> list[Figure]:
-    """The figures with those of their claims that read nothing but these measurements.
+    """The figures, each with only those of its claims that need no other than these measurements.
 
-    A claim about models that are missing counts: it is listed as not tested, with the reason.
+    A claim about missing models is kept: it is listed as not tested, with the reason.
     """
     measured = {(m.name.partition(".")[0], len(m.models)) for m in measurements}
 
@@ -282,9 +288,9 @@ def with_measured_claims(
 def untrained_measurements(
     figures: Iterable[Figure], claims: Iterable[Claim], models: list[StudyModel], data: Data
 ) -> list[Measurement]:
-    """What claims, and the quantities of these figures, need of untrained copies of the models.
+    """The measurements of untrained copies that the claims and quantities of these figures need.
 
-    It is measured as the figures measure it.
+    They are the same measurements as for the trained models.
     """
     figures, wanted = list(figures), []
     templates = [name for claim in claims if claim.beyond_untrained for name in claim.inputs]
@@ -492,9 +498,10 @@ def _record(row: Row) -> dict[str, Any]:
 def scorecard_of_runs(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """Combines the scorecards of several runs of the same models.
 
-    The effect of a claim is its mean over the runs in which the claim was tested. Its interval is
-    over runs: models of different arms that are trained independently are not paired by their seed
-    (Welch). An outcome needs at least three runs.
+    A run trains the models again, with another seed. The effect of a claim is its mean over the
+    runs in which it was tested, with a 95 % interval over these runs. Models of different
+    architectures are trained independently, so their runs are not paired by seed (Welch). The
+    interval and the outcome need at least three runs.
 
     Args:
         scorecards: dict from the name of a run to its scorecard, a Dataset that the report of the
@@ -502,8 +509,8 @@ def scorecard_of_runs(scorecards: Mapping[str, xr.Dataset]) -> xr.Dataset:
 
     Returns:
         Dataset with the dim `claim` and the variables of a scorecard. In addition, `values` and
-        `outcomes` of shape (claim, training) contain the effect and the outcome in each run. For a
-        run without the claim, the effect is NaN and the outcome is `"not tested"`.
+        `outcomes` of shape (claim, training) contain the effect and the outcome in each run. If a
+        claim was not tested in a run, its effect is NaN and its outcome is `"not tested"`.
 
     Raises:
         ValueError: if there are fewer than two scorecards, if a scorecard is invalid or of another

@@ -145,13 +145,13 @@ def cka(
 
     Sums are over the minibatches b. HSIC has linear kernels and is the unbiased estimator
     (Kornblith et al. 2019, equation 4; Nguyen et al. 2020, equation 3; Song et al. 2012, equation
-    5). CKA is not clamped: with this estimator, CKA may be negative, and it may exceed 1 between
-    different layers. All batches have equal weight, whatever their size: leave out a last batch
-    that is much smaller than the others.
+    5). With this estimator, CKA may be negative, and it may exceed 1 between different layers; it
+    is not clamped. All batches have equal weight, whatever their size: drop a last batch that is
+    much smaller than the others.
 
-    A last batch of fewer than 4 examples is not used, since HSIC is undefined for it. A layer is
-    left out, with a warning that names it, if its activations in each batch are equal for all
-    examples, or for all examples but one.
+    A last batch of fewer than 4 examples is not used, since HSIC is undefined for it. If the
+    activations of a layer are the same for all examples of each batch, or for all but one, CKA is
+    undefined. Such a layer is not in the result, and a warning names it.
 
     Args:
         features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`.
@@ -167,13 +167,13 @@ def cka(
         * `cka` and `stderr`, of shape (layer_x, layer_y): CKA and its standard error, a jackknife
           over batches. With a single batch, `stderr` is NaN, with a warning.
         * `leave_one_out`, of shape (batch, layer_x, layer_y): CKA without each batch in turn. If
-          there are more than 32 batches, 32 groups of batches are left out in turn instead.
+          there are more than 32 batches, 32 groups of batches are omitted in turn instead.
           `leave_one_out` allows paired comparisons of models measured on the same batches.
         * `permuted`, of shape (layer_x, layer_y), for two models only: CKA expected by chance. The
           second model's images are shifted by half a batch, so that the two models are compared on
           different images.
         * The attribute `remainder` counts the examples in a last batch that was too small. The
-          attribute `constant_layers` names the layers that were left out.
+          attribute `constant_layers` names the layers without CKA, whose activations do not vary.
 
     Raises:
         ValueError: if a batch has fewer than 4 examples and is not the last of several batches. It
@@ -390,9 +390,9 @@ def layer_match_accuracy(similarity: xr.Dataset) -> tuple[int, int]:
         similarity: result of `cka` for two training runs of one architecture.
 
     Returns:
-        Pair of two counts of layers of the first run (`layer_x`). The first count is the number of
-        layers whose largest CKA is with the layer of the same name. The second count is the number
-        of layers for which the second run has a layer of the same name.
+        Pair of counts of layers of the first run (`layer_x`): the number of layers whose largest
+        CKA is with the layer of the same name, and the number of layers for which the second run
+        has a layer of the same name.
 
     Raises:
         ValueError: if the models have no layer name in common.
@@ -435,18 +435,19 @@ def depth_cka(
 ) -> xr.Dataset:
     """CKA between the normalised inputs of all sublayers of one model.
 
-    The output of the last norm is included (Walmer et al. 2023, section D.3, figures 20 to 22).
+    These are the outputs of the norm before each attention and MLP, and the output of the last norm
+    (Walmer et al. 2023, section D.3, figures 20 to 22).
 
     Args:
-        model: a model, or a callable from images to taps. The taps whose last part is `"norm"`
-            are compared, such as `"block00/mlp/norm"`.
+        model: a model, or a callable from images to `{layer: tensor}`. The layers whose names end
+            in `"norm"` are compared, such as `"block00/mlp/norm"`.
         images: as in `vit_tf.analysis`.
 
     Returns:
-        Dataset with the variables of `cka`. Layers have the names of their taps.
+        Dataset with the variables of `cka`.
 
     Raises:
-        ValueError: if the model has no tap whose last part is `"norm"`. Other errors are as for
+        ValueError: if the model has no layers whose names end in `"norm"`. Other errors are as for
             `cka`.
 
     Examples:
@@ -478,12 +479,12 @@ def residual_cka(
 ) -> xr.Dataset:
     """CKA between the skips and the branches of all blocks of one model.
 
-    If a skip differs from the branch that is added to it, the block changes the representation
-    (Walmer et al. 2023, section D.4, figure 23).
+    The skip and the branch are the two terms of a residual sum. If they differ, the block changes
+    the representation (Walmer et al. 2023, section D.4, figure 23).
 
     Args:
-        model: a model, or a callable from images to taps. The taps `"block/site/skip"` and
-            `"block/site/branch"` of each block are compared.
+        model: a model, or a callable from images to `{layer: tensor}`. The skip and the branch of
+            each block are compared, such as `"block00/mlp/skip"` and `"block00/mlp/branch"`.
         images: as in `vit_tf.analysis`.
         site: sublayer whose skip and branch are compared, such as `"attention"` or `"mlp"`.
 
@@ -491,8 +492,8 @@ def residual_cka(
         Dataset with the variables of `cka`. `layer_x` holds the branches and `layer_y` the skips.
 
     Raises:
-        ValueError: if the model has no skip and branch taps for `site`. Other errors are as for
-            `cka`.
+        ValueError: if the model has no skips and branches of the sublayer `site`. Other errors are
+            as for `cka`.
 
     Examples:
         >>> similarity = analysis.residual_cka(vit, images, site="mlp")
@@ -544,17 +545,18 @@ def last_layer_cka(
 
     Args:
         models: dict from a model's name to its features. Features are a callable from images to
-            taps, with an attribute `token_grid`. The last tap of each model is compared. This tap
-            holds tokens of shape (example, token, channel), or a map on the grid.
+            `{layer: tensor}`, with an attribute `token_grid`. The last layer of each model is
+            compared. It has tokens of shape (example, token, channel), or is a feature map on the
+            grid.
         images: as in `vit_tf.analysis`.
 
     Returns:
         Dataset with `cka` and `stderr`, both of shape (model_x, model_y, part). The parts are
         `"cls"` and `"spatial"`. The part `"cls"` is NaN for a model without prefix tokens. The
-        attribute `layers` names the compared tap of each model.
+        attribute `layers` names the compared layer of each model.
 
     Raises:
-        ValueError: if there are no models, if a model has no token grid, or if the last tap of a
+        ValueError: if there are no models, if a model has no token grid, or if the last layer of a
             model is not on its grid. Other errors are as for `cka`.
 
     Examples:
@@ -577,8 +579,6 @@ def last_layer_cka(
 @statistic_of(last_layer_cka)
 def last_layer_cka_statistic(models: Mapping[str, Features]) -> Statistic[xr.Dataset]:
     """The `Statistic` of `last_layer_cka`."""
-    if not models:
-        raise ValueError("Expected at least one model. Received: {}")
     grids = {name: require_grid(features, None) for name, features in models.items()}
     parts = [(n, part) for n, grid in grids.items() for part in PARTS[0 if grid.prefix else 1 :]]
 

@@ -41,7 +41,7 @@ def cka_sensitivity(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """How much of CKA is due to a few images, to one principal component and to the pixels.
+    """How much CKA depends on a few images, on the first principal component and on the pixels.
 
         share(images)    = sum over i in S of sum_j K_ij L_ij / HSIC(K, L)
         share(component) = HSIC(K_1, L_1) / HSIC(K, L)
@@ -53,9 +53,9 @@ def cka_sensitivity(
     * `S`: two groups of images of each batch. The first group has the largest `sum_j K_ij^2`, and
       the second group has the largest `sum_j L_ij^2`. Each group is the fraction `fraction` of the
       batch.
-    * `K_1` and `L_1`: the kernels of the first principal components of the two layers. The
-      component of each half of a batch is fitted on the other half: a component that is the first
-      by chance removes nothing.
+    * `K_1` and `L_1`: the kernels of the first principal components of the two layers. Each half of
+      a batch uses the component that is fitted on the other half, so that a component that is first
+      by chance has no effect.
     * `P`: the centred linear kernel of the pixels. `K` and `L` are regressed on `P`.
 
     Three papers show why a few images, the first principal component and the pixels matter:

@@ -51,16 +51,16 @@ def intrinsic_dimension(
     other two measures count the linear directions with much variance.
 
     TwoNN describes the data at the scale of the distance between neighbours. With fewer images,
-    this scale is larger (Facco et al. 2017, figure 3): `two_nn_by_images` is the estimate on
-    subsets. If it falls as images are left out, the small scale is noise around a thinner manifold.
-    For example, noise of standard deviation 0.01 around a sheet of two dimensions in 50 makes 1,000
-    points look 17-dimensional.
+    this scale is larger (Facco et al. 2017, figure 3); `two_nn_by_images` is the estimate on
+    subsets of the images. If the estimate is smaller with fewer images, the dimensions at the small
+    scale are noise around a manifold of lower dimension. For example, noise of standard deviation
+    0.01 around a sheet of two dimensions in 50 makes 1,000 points look 17-dimensional.
 
     All three measures grow with the number of images up to a limit. For example, `n` samples of a
     `d`-dimensional Gaussian with equal variances have a participation ratio of about `d n / (n +
     d)`. Compare models on equally many images.
 
-    TwoNN is the maximum-likelihood estimate of `d`. Facco et al. 2017 leave out the tenth of the
+    TwoNN is the maximum-likelihood estimate of `d`. Facco et al. 2017 discard the tenth of the
     images with the largest ratios `r2 / r1`. This function keeps these images as censored
     observations: the estimate uses only the fact that their ratios are larger than the ratios of
     all other images, not the exact values.
@@ -78,8 +78,8 @@ def intrinsic_dimension(
           images, for paired comparisons of models. For the participation ratio and the effective
           rank, `leave_one_out` is a first-order approximation.
         * `two_nn_by_images`, of shape (images, layer): TwoNN on all images, and on disjoint subsets
-          of a half, a quarter and an eighth of them, averaged over the subsets of a size. `images`
-          is the size; sizes below 20 are left out.
+          of a half, a quarter and an eighth of them, averaged over the subsets of a size. The dim
+          `images` lists the sizes, at least 20.
         * The attribute `duplicates` counts the images whose features equal the features of another
           image, in the layer with the most such images. TwoNN keeps the first of equal images.
 

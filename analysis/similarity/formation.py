@@ -101,9 +101,9 @@ class FormationRecorder(Recorder):
     the weights, the weights without averaging are measured.
 
     If `folder` is given, a killed run can resume: `formation-state/` holds the two latest records.
-    Put this callback before the callback that saves the weights. A killed run may then have weights
-    that are one epoch older than the last record. Such a run can still resume. With several
-    workers, only the first one writes.
+    Put this callback before the callback that saves the weights. The run can then resume even if
+    its saved weights are one epoch older than the last record. With several workers, only the first
+    one writes.
 
     Args:
         features: callable from images to `{layer: tensor}` that shares the weights of the model
@@ -124,10 +124,10 @@ class FormationRecorder(Recorder):
 
     Raises:
         ValueError: if `every` or `l2` is out of range, if a batch has fewer than 4 images, or if a
-            label is outside the classes. During training, the error is raised if `features` has
-            neither of the two forms described under `features`, if it does not belong to the model
-            being trained, or if a layer is constant or not finite. It is also raised if the records
-            in `folder` belong to other images or to a later epoch.
+            label is outside the classes. During training: if `features` has neither of the two
+            forms described under `features`, if it does not belong to the model being trained, if a
+            layer is constant or not finite, or if the records in `folder` belong to other images or
+            to a later epoch.
     """
 
     def __init__(

@@ -67,16 +67,16 @@ def grounded_similarity(
     layers: LayerSelection = None,
     detail: Detail = None,
 ) -> xr.Dataset:
-    """Rank correlation of measures of dissimilarity with differences in what models do.
+    """Rank correlation of dissimilarity measures with differences in what models predict.
 
         correlation = Spearman's rho over pairs of models of
                       (1 - similarity of their layers, difference of their functions)
 
-    Measures of similarity disagree. A measure of how differently models work should rank
-    pairs of models as differences of their functions do (Ding et al. 2021,
+    Measures of similarity disagree with each other. A good measure ranks pairs of models in the
+    same order as the differences between their functions do (Ding et al. 2021,
     https://arxiv.org/abs/2108.01661; Klabunde et al. 2024, https://arxiv.org/abs/2408.00531). The
     models may be seeds, checkpoints, sizes, or copies of a model that `vit_tf.edits.intervene`
-    edits. All take the same images and score the same classes, and each image is read once.
+    edits. All take the same images and predict the same classes, and each image is read once.
 
     The functional differences are the following.
 
@@ -84,8 +84,8 @@ def grounded_similarity(
     * `"divergence"`: the mean Jensen-Shannon divergence of their class probabilities, in nats.
     * `"accuracy"`: the absolute difference of their accuracies, if images have labels.
     * `"probe_loss"`: the absolute difference of the losses of linear probes of the layer, if images
-      have labels. Ridge probes of the classes are fitted on each half of the images. The loss is
-      their mean squared error on the other half, divided by that of the mean.
+      have labels. A ridge probe of the classes is fitted on each half of the images. The loss is
+      its mean squared error on the other half, divided by the error of the mean as prediction.
     * the `differences` of the caller, such as the cost of `stitching`.
 
     Args:
@@ -94,26 +94,28 @@ def grounded_similarity(
         measures: as for `similarities`; by default, all but `"token_cka"`. The canonical
             correlations of `cca` and `pwcca` need batches of more than twice as many images as a
             layer has channels.
-        tokens: as in `vit_tf.analysis`: what stands for an image in a layer.
-        scores: name of the tap that holds the scores before a softmax, of shape (example, class).
+        tokens: how the tokens of a layer are summarized, as in `vit_tf.analysis`.
+        scores: name of the layer that returns the class scores before a softmax, of shape (example,
+            class). By default, it is found in the model.
         differences: further functional differences by name, of shape (model, model). The mean of
             both directions is used.
         resamples: number of bootstrap resamples of the models, and of permutations.
         seed: seed of resamples and permutations.
-        layers, detail: the compared layer, by default the last block; of several layers, the last.
+        layers, detail: the layer to compare; of several layers, the last one is used. By default,
+            it is the last block.
 
     Returns:
         Dataset with the following variables and attributes.
 
-        * `correlation`, of shape (measure, function): the rank correlation. It is NaN if a measure
-          has no value for a pair of models, of which a warning names the reason, or if all pairs
-          are equal.
+        * `correlation`, of shape (measure, function): the rank correlation. It is NaN if all pairs
+          are equal, or if a measure is undefined for a pair of models; a warning then states the
+          reason.
         * `correlation_low` and `correlation_high`, of the same shape: the 95 % interval of a
-          bootstrap over models (percentiles). Pairs of a model with itself are left out.
-        * `p_value`, of the same shape: that of the permutation test of Mantel (1967) for no
-          relation, two-sided. Unlike the interval, it holds for few models, too.
-        * `dissimilarity`, of shape (measure, model_x, model_y): 1 minus the similarity, the mean of
-          both directions for measures that are not symmetric.
+          bootstrap over models (percentiles), without pairs of a model with itself.
+        * `p_value`, of the same shape: the two-sided p-value of Mantel's permutation test (1967)
+          for no relation. Unlike the interval, it is valid for few models, too.
+        * `dissimilarity`, of shape (measure, model_x, model_y): 1 minus the similarity. If a
+          measure is not symmetric, this is the mean of both directions.
         * `difference`, of shape (function, model_x, model_y): the functional differences.
         * The attribute `layers` names the compared layer of each model.
 

@@ -61,14 +61,14 @@ def head_similarity(
         HSIC(S, T) = sum over s in S and t in T of HSIC(s, t)
 
     Args:
-        features_vit: a ViT, or a callable from images to taps. The tap
-            `"{block}/attention/weights"` has the shape (example, head, query, key), and the tap
+        features_vit: a ViT, or a callable from images to `{layer: tensor}`. The layer
+            `"{block}/attention/weights"` has the shape (example, head, query, key), and the layer
             `"{block}/attention/heads"` has the shape (example, token, head, channel).
         features_other: the other model, or a callable from images to `{layer: tensor}`, such as the
             lower layers of a ResNet.
         images: as in `vit_tf.analysis`.
-        grid: `TokenGrid` of the ViT's tokens, or a pair (rows, columns). The default is the grid of
-            `features_vit`.
+        grid: `TokenGrid` of the ViT's tokens, or a pair (rows, columns). By default, the grid of
+            the ViT.
         block: name of the block.
 
     Returns:
@@ -84,8 +84,9 @@ def head_similarity(
           as for `attention_distance`.
 
     Raises:
-        ValueError: if there is no grid, if a tap does not exist or has another shape, or if a head
-            attends to prefix tokens only. Other errors are as for `attention_distance` and `cka`.
+        ValueError: if there is no grid, if a layer does not exist or has another shape, or if a
+            head attends to prefix tokens only. Other errors are as for `attention_distance` and
+            `cka`.
 
     Examples:
         >>> similarity = analysis.head_similarity(vit, bit, images, block="block01")

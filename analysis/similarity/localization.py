@@ -48,7 +48,7 @@ def localization(
     of a ResNet in separate calls.
 
     CKA is undefined for a patch that is the same in all images of each batch, or in all images but
-    one, such as a blank corner. The cells of such a patch are NaN, and the attribute
+    one, such as a blank corner. The values of such a patch are NaN, and the attribute
     `constant_patches` counts such patches.
 
     A float32 kernel of shape (example, example) is kept in memory for each token of each layer and
@@ -66,12 +66,13 @@ def localization(
     Returns:
         DataArray of CKA, of shape (layer, token, row, column). CKA is not clamped to [0, 1]. The
         coordinates `token_row` and `token_column` give the position of the token on the grid. Both
-        coordinates are NaN for prefix tokens.
+        coordinates are NaN for prefix tokens, such as CLS.
 
-        Two attributes summarize the last layer: `own_contrast` and `edge_contrast`, as defined by
-        the functions of these names. The attribute `first_contrast` is the `own_contrast` of the
-        first layer. With several batches, the attributes `..._without_batch` are lists of the same
-        numbers without each batch in turn.
+        Two attributes summarize the last layer. `own_contrast` is the CKA of a token with its own
+        patch minus its mean CKA with other patches, averaged over tokens. `edge_contrast` is how
+        much more similar tokens at the edge are to other edge patches than inner tokens are. The
+        attribute `first_contrast` is the `own_contrast` of the first layer. With several batches,
+        the attributes `..._without_batch` are lists of the same numbers without each batch in turn.
 
     Raises:
         ValueError: if the layers do not have one common grid that divides the images evenly, if

@@ -429,7 +429,7 @@ def cca() -> Measure:
 
     Here, Q is an orthonormal basis of the space that the columns of the centred features span, and
     d is the number of directions in Q. Directions whose variance is at most 1e-10 of the largest
-    variance are left out (Hotelling 1936; Kornblith et al. 2019, section 3.2). Values are averaged
+    variance are excluded (Hotelling 1936; Kornblith et al. 2019, section 3.2). Values are averaged
     over batches.
 
     Values range from 0 to 1, as for `svcca`. The value is NaN if d_X + d_Y exceeds n - 1 in batches

@@ -70,7 +70,7 @@ def similarities(
     """Several similarity measures between layers of one or two models, in one pass over the images.
 
     The measures are `cka`, `rbf_cka`, `token_cka`, `procrustes`, `svcca`, `cca`, `pwcca`, `rsa`,
-    `mutual_knn` and `linear_predictivity`. The docstring of each measure describes its scale and
+    `mutual_knn` and `linear_predictivity`. The docstring of each measure describes its range and
     its invariances.
 
     Most measures are computed on each batch and averaged over batches, so their values depend on
@@ -103,13 +103,13 @@ def similarities(
           undefined for a pair of layers, the value is NaN, and a warning names the reason.
         * `stderr`, of the same shape: the standard error, a jackknife over batches. With a single
           batch, `stderr` is NaN, with a warning.
-        * `disagreement`, of shape (layer_x, layer_y): for each pair of layers, its largest rank by
-          any measure minus its smallest rank by any measure. Ranks run from 0 (the least similar
-          pair) to 1 (the most similar pair).
+        * `disagreement`, of shape (layer_x, layer_y): how differently the measures rank a pair of
+          layers. Each measure ranks all pairs from 0 (the least similar pair) to 1 (the most
+          similar pair); the disagreement is the largest rank of the pair minus its smallest rank.
         * `invariant`, of shape (measure,): the invariances of each measure, in words.
         * The attribute `settings` holds the settings of the measures. The attribute `remainder`
           counts the examples in a last batch that was too small. The attribute `constant_layers`
-          names the layers that were left out.
+          names the layers without values, whose activations do not vary.
 
     Raises:
         ValueError: if a measure is unknown or repeated, or if `tokens` is unknown. It is also

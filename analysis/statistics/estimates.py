@@ -45,22 +45,24 @@ class Units:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % confidence interval, which is None for a descriptive number.
+    """A number with its 95 % confidence interval.
+
+    A descriptive number, such as a value from a single batch, has no interval.
 
     Attributes:
         value: the number.
-        interval: both ends of its 95 % interval, or None.
+        interval: both ends of its 95 % interval; None for a descriptive number.
         units: what was sampled; None for a descriptive number.
         method: the kind of the interval; None for a descriptive number.
-        note: why a number is descriptive, or what else its reader has to know.
+        note: why a number is descriptive, or another remark for the reader.
         limits: function from alpha to both ends of the interval.
         error: standard error and degrees of freedom, of Student's and Welch's intervals.
-        parts: array of shape (unit,): pseudo-values of the jackknife, whose mean is the number up
-            to its bias, or truth values of images. Estimates with equal `units` are compared by
-            paired parts.
-        arms: for a difference between models that are trained independently, the terms that it is
-            the sum of, one for each model.
-        comparisons: how many comparisons the interval allows for.
+        parts: array of shape (unit,): the pseudo-values of the jackknife, whose mean is the number
+            up to its bias, or, for an accuracy, whether each image is classified correctly.
+            Estimates with equal `units` are compared by paired parts.
+        arms: for a difference between independently trained models, the terms of the sum, one for
+            each model.
+        comparisons: number of comparisons for which the interval is corrected.
     """
 
     value: float
@@ -76,7 +78,7 @@ class Estimate:
 
     @property
     def terms(self) -> tuple[float, ...]:
-        """The terms of independent models; the number itself if it is about one model."""
+        """The terms of a difference between independent models; otherwise, the number itself."""
         return self.arms or (self.value,)
 
 

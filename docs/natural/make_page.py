@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from vit_tf.analysis.claims.claim import Outcome
 from vit_tf.analysis.figures.figure import all_figures
 from vit_tf.analysis.report.claim_rows import paper_text
+from vit_tf.analysis.statistics.claims import Outcome
 
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.with_name("natural-images.md")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import false_decisions
-from vit_tf.analysis.claims.claim import Outcome
+from vit_tf.analysis.statistics.claims import Outcome
 from vit_tf.analysis.statistics.estimates import between, descriptive
 
 ACCURACIES = {"a": (0.5, 100), "b": (0.4, 100)}

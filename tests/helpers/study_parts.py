@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import xarray as xr
 
-from vit_tf.analysis.claims.claim import Claim, PaperEffect, Tested
 from vit_tf.analysis.figures.data import OPTIONAL, Data
+from vit_tf.analysis.statistics.claims import Claim, PaperEffect, Tested
 from vit_tf.analysis.statistics.estimates import Estimate, Method, Units, descriptive
 
 # What there may be to read; nothing of it can be read.

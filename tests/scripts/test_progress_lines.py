@@ -13,10 +13,10 @@ from study_models import study_model_of
 import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.analysis import make_report
-from vit_tf.analysis.claims.claim import Tested
 from vit_tf.analysis.engine import stream
 from vit_tf.analysis.figures.data import Data
 from vit_tf.analysis.figures.measure import measure_all, task
+from vit_tf.analysis.statistics.claims import Tested
 
 
 @pytest.fixture

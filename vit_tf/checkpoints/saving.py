@@ -84,10 +84,11 @@ def load_model(path: str | os.PathLike) -> keras.Model:
 def load_features(path: str | os.PathLike, *patterns: str | Iterable[str]) -> Features:
     """A callable from images to `{tap: tensor}` from a `.keras` file or a SavedModel folder.
 
-    By default, all taps of the file are returned; `patterns` select some of them. A `.keras` file
-    has the taps of its model or submodel. A SavedModel that `submodel.export` wrote has the taps
-    with which it was exported, in depth order. For any other SavedModel, the taps are its outputs,
-    in the order in which its graph computes them.
+    Taps are named intermediate tensors (see `submodel`). By default, all taps of the file are
+    returned; `patterns` select some of them. A `.keras` file has the taps of its model or submodel.
+    A SavedModel that `submodel.export` wrote has the taps with which it was exported, in depth
+    order. For any other SavedModel, the taps are its outputs, in the order in which its graph
+    computes them.
 
     Args:
         path: the `.keras` file or the SavedModel folder.

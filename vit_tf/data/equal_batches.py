@@ -16,12 +16,12 @@ SEED = 0
 
 @dataclass(frozen=True)
 class BatchRule:
-    """How examples of a folder, a list or an array become batches: a random order, equal sizes.
+    """How examples of a folder, a list or an array become batches: in random order, of equal size.
 
-    Statistics over batches, such as minibatch CKA (Nguyen et al. 2020), expect batches that are
-    drawn at random: those of a folder that is read class by class hold one or two classes each.
-    A small last batch would count as much as a full one, so that 133 examples are batches of 67
-    and 66, not of 128 and 5. The order depends on the seed and the number of examples alone.
+    Statistics over batches, such as minibatch CKA (Nguyen et al. 2020), require batches that are
+    drawn at random. A folder that is read class by class would give batches of one or two classes.
+    A small last batch would count as much as a full one, so 133 examples become batches of 67 and
+    66, not of 128 and 5. The order depends on the seed and the number of examples alone.
 
     Attributes:
         batch_size: largest number of examples in a batch, or a function from the number of all

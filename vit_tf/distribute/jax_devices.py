@@ -14,7 +14,7 @@ HEARTBEAT, START = 20, 600
 
 
 class DataParallelStrategy:
-    """The counterpart of a `tf.distribute.Strategy` for Keras on JAX; models are made in its scope.
+    """A strategy for Keras on JAX, like `tf.distribute.Strategy`; create models in its scope.
 
     Attributes:
         devices: names of the devices, such as `"cpu:0"`, of all processes; None for the default.

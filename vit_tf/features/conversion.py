@@ -30,18 +30,18 @@ def as_features(
     patch_size: int | None = None,
     prefix: int | None = None,
 ) -> Features:
-    """All layers of a model as `Features`; features as they are.
+    """All layers of a model as `Features`; `Features` are returned unchanged.
 
     Args:
         model: a built Keras model with one input; a submodel or a SavedModel; a PyTorch module; a
             path or the name of a pretrained model; or a function from images to a dict from layer
             to tensor or array.
         size: (height, width) of the images, for a model that takes images of more than one size.
-        patch_size, prefix: pixels of a patch and number of prefix tokens, for a model that does not
-            declare its grid.
+        patch_size, prefix: side of a patch in pixels and number of prefix tokens, for a model that
+            does not declare its grid.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if the model has another form.
     """
     if isinstance(model, Features):
         return model
@@ -160,8 +160,8 @@ def features_of(
             selects n evenly spaced layers.
 
     Returns:
-        `Features`: `features(images)` returns the layers, and `features.facts` says what is known
-        about the model, such as its `layers`, `grid` and `preprocessing`.
+        `Features`: `features(images)` returns the layers, and `features.facts` holds the known
+        properties of the model, such as its `layers`, `grid` and `preprocessing`.
 
     Raises:
         ValueError: if the `model` is not supported or has no layers of this kind, or if `detail` is
@@ -185,7 +185,7 @@ def choose(features: ModelLike, names: Iterable[str]) -> Features:
         names: names of layers.
 
     Returns:
-        Features of these layers, with the facts of the given features.
+        Features of these layers, with the `facts` of the given features.
 
     Raises:
         ValueError: when the features are called, if they do not have one of the names.

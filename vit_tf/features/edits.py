@@ -26,27 +26,27 @@ Edit: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def zero(value: Tensor) -> Tensor:
-    """Zeros."""
+    """An edit that replaces a value by zeros."""
     return ops.zeros_like(value)
 
 
 def scaled(factor: float) -> Edit:
-    """The value times a factor: 0 removes it, 1 changes nothing."""
+    """An edit that multiplies a value by a factor: 0 removes it, 1 changes nothing."""
     return lambda value: value * ops.cast(factor, value.dtype)
 
 
 def constant(values: Tensor) -> Edit:
-    """Given values, such as a mean over data, or values of another run: `other["block03/mlp/sum"]`.
+    """An edit that returns given values, such as a mean over data or the values of another model.
 
     Args:
-        values: array or tensor whose shape broadcasts to the tap's shape. Values without the
-            example axis apply to every example.
+        values: array or tensor whose shape broadcasts to the shape of the layer output. Values
+            without the example axis apply to every example.
     """
     return lambda value: ops.broadcast_to(ops.cast(values, value.dtype), ops.shape(value))
 
 
 def resampled(shift: int = 1) -> Edit:
-    """The value of another image: the one `shift` positions before, cyclically within the batch.
+    """An edit that returns the value of the image `shift` positions before, cyclically in a batch.
 
     Raises:
         ValueError: if `shift` is a multiple of the batch size.
@@ -67,8 +67,8 @@ def where(mask: Tensor, edit: Edit) -> Edit:
     """Applies an edit where a mask is true; the value elsewhere is unchanged, bit for bit.
 
     Args:
-        mask: boolean array or tensor whose shape broadcasts to the tap's shape.
-        edit: the edit, which is given the whole value.
+        mask: boolean array or tensor whose shape broadcasts to the shape of the layer output.
+        edit: the edit, which is called on the whole value.
     """
     return lambda value: ops.where(mask, edit(value), value)
 
@@ -79,7 +79,7 @@ def along(axis: int, indices: int | Sequence[int], edit: Edit) -> Edit:
     Args:
         axis: number of the axis; 0 is the example.
         indices: an int, or a list of them, from 0.
-        edit: the edit, which is given the whole value.
+        edit: the edit, which is called on the whole value.
 
     Raises:
         ValueError: if it is called on a value without this axis or these positions.
@@ -108,7 +108,7 @@ def head(indices: int | Sequence[int], edit: Edit, axis: int = 2) -> Edit:
 
     Args:
         indices: an int, or a list of them, from 0.
-        edit: the edit, which is given the whole value.
+        edit: the edit, which is called on the whole value.
         axis: the axis of the heads. It is 2 for outputs of heads, of shape (example, token, head,
             channel), and for the values of a Keras attention layer. It is 1 for attention weights,
             of shape (example, head, query, key).
@@ -148,24 +148,24 @@ def token_set(model: Any, which: str | Sequence[int]) -> list[int]:
 
 
 def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[str]) -> Any:
-    """Features of a model that runs with the values at some taps replaced.
+    """Features of a model that runs with some layer outputs replaced.
 
-    Everything after an edited tap is computed from the edited value. Everything before the tap is
+    Everything after an edited layer is computed from the edited value. Everything before it is
     unchanged (Vig et al. 2020, https://arxiv.org/abs/2004.12265). For example, the following call
     sets one attention head to zero:
 
         intervene(vit, {"block03/attention/heads": edits.head(2, edits.zero)})
 
-    The edited features return the same taps as a submodel. They can run eagerly or inside a
-    `tf.function`.
+    The edited features return the same taps (named layer outputs) as a submodel. They can run
+    eagerly or inside a `tf.function`.
 
     Args:
         model: a model of this package, any other built Keras model, or a submodel that has the taps
             named by `edits` and `patterns`.
-        edits: dict from shell patterns for taps to edits. An edit is a function from the value at a
-            tap, of shape (example, ...), to a tensor of the same shape and dtype. `vit_tf.edits`
+        edits: dict from a shell pattern of taps to an edit. An edit is a function from the value of
+            a tap, of shape (example, ...), to a tensor of the same shape and dtype. `vit_tf.edits`
             has the usual edits. If several patterns match a tap, their edits are applied in order.
-        *patterns: shell patterns for the taps to return, as for `submodel`. The default is the last
+        *patterns: shell patterns of the taps to return, as for `submodel`. The default is the last
             tap of the model.
 
     Returns:

@@ -85,29 +85,31 @@ def no_class_scores(name: str, reason: str, vector: str | None) -> ValueError:
 
 @dataclass(frozen=True, eq=False)
 class ModelFacts:
-    """What is known about a model as it is measured.
+    """The known properties of a model that is measured.
 
-    What could not be inferred is None or empty, and `reasons` may say why.
+    A property that could not be inferred is None or empty, and `reasons` may state why.
 
     Attributes:
-        name: as results and plots show it.
+        name: name of the model in results and plots.
         layers: names of the layers that the features return, in depth order; empty for a function
             that has not been called.
         shapes: shape of each layer without the example axis; None for a size that varies.
-        structure: which of all layers are representations, blocks and scores.
-        grid: where the tokens or positions of the last layers lie.
-        is_grid_inferred: whether the grid is inferred from layers, and not the model's own.
-        preprocessing: what turns 8-bit images into the model's input.
-        preprocessing_origin: how the preprocessing is known, or why it is not, in words.
-        input_shape: of a batch of images, (example, height, width, channel); None for what varies.
-        input_dtype: of the images that a Keras model was built for.
+        structure: the layers that are representations, blocks and class scores.
+        grid: `TokenGrid` of the tokens or positions of the last layers.
+        is_grid_inferred: whether the grid is inferred from layers instead of declared by the model.
+        preprocessing: `Preprocessing` that converts 8-bit images to the model's input.
+        preprocessing_origin: how the preprocessing is known, or why it is unknown, in words.
+        input_shape: shape of a batch of images, (example, height, width, channel); None for an axis
+            of variable size.
+        input_dtype: dtype of the images that a Keras model was built for.
         integer_images: whether images may be integers.
         scores: the layer that holds the class scores.
         num_classes: number of classes.
         class_names: names of the classes, in the order of the scores.
-        pooled_tokens: positions of the tokens that the classification head reads.
-        prefix_names: names of the prefix tokens, where the model names them.
-        reasons: from what is missing, "grid", "layers" or what a kind of layers `lacks`, to why.
+        pooled_tokens: positions of the tokens that the classification head uses.
+        prefix_names: names of the prefix tokens, if the model has names for them.
+        reasons: dict from what is missing ("grid", "layers", or a kind of layers that the model
+            `lacks`) to the reason, a sentence.
     """
 
     name: str
@@ -137,12 +139,12 @@ class ModelFacts:
 
     @property
     def score_kind(self) -> ScoreKind:
-        """What turns the class scores into probabilities; softmax where it is not known."""
+        """The function from class scores to probabilities; softmax if it is unknown."""
         return self.scores.kind if self.scores else ScoreKind.SOFTMAX
 
     @property
     def expected_images(self) -> Preprocessing:
-        """The preprocessing of the images; where it is not known, to values in [-1, 1]."""
+        """The preprocessing of the images; if it is unknown, one to values in [-1, 1]."""
         if self.preprocessing is not None:
             return self.preprocessing
         # Models of grey images may have no axis of channels.
@@ -151,10 +153,11 @@ class ModelFacts:
 
 
 class Features(abc.ABC):
-    """A model as it is measured: named layers, what is known about them, and how to compute them.
+    """A model in the form that measurements use: named layers, and the known properties.
 
     Called on a batch of images, features return a dict from layer to tensor of shape (example,
-    ...), as inference. `vit_tf.features.conversion.features_of` makes features of any model.
+    ...), computed in inference mode. `vit_tf.features.conversion.features_of` makes the features of
+    any model.
     """
 
     # What gradients need, in words, for the error where there are none.
@@ -181,17 +184,17 @@ class Features(abc.ABC):
 
     @property
     def token_grid(self) -> TokenGrid | None:
-        """Where the tokens or positions of the last layers lie: `facts.grid`."""
+        """`TokenGrid` of the tokens or positions of the last layers: `facts.grid`."""
         return self.facts.grid
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """What turns 8-bit images into the model's input: `facts.preprocessing`."""
+        """`Preprocessing` from 8-bit images to the model's input: `facts.preprocessing`."""
         return self.facts.preprocessing
 
     @property
     def identity(self) -> int:
-        """Equal for features that compute the same, which a pass calls once."""
+        """A number that is equal for features with the same values, which a pass computes once."""
         return id(self)
 
     @property
@@ -205,7 +208,7 @@ class Features(abc.ABC):
         return ()
 
     def digest(self) -> str:
-        """Identifies structure and weights; empty where nothing identifies them."""
+        """A text that identifies structure and weights; empty if it cannot be computed."""
         return ""
 
     @abc.abstractmethod
@@ -238,11 +241,11 @@ class Features(abc.ABC):
         return DerivedFeatures(self, pick, facts)
 
     def select_kind(self, kind: str, block: str = "block00", detail: Detail = None) -> Features:
-        """Features of the layers of a kind; a submodel or a function returns what its user chose.
+        """Features of the layers of a kind; a submodel or a function returns its own outputs.
 
         Args:
             kind: a key of `vit_tf.features.layers.KINDS`.
-            block: the block of the kind `"block_heads"`.
+            block: name of the block, for the kind `"block_heads"`.
             detail: a subset of the layers, as for `layers_of`.
         """
         return self
@@ -254,18 +257,19 @@ class Features(abc.ABC):
 
         Args:
             layer: name of the layer or output that holds the scores; None for the model's own.
-            images: returns a batch of images, on which a function shows its scores.
+            images: function that returns a batch of images, on which a function is called to find
+                its scores.
         """
         if layer is None:
             return self
         return self.with_facts(scores=ClassScores(layer))
 
     def with_grid_of_layers(self) -> Features:
-        """The features with the grid of their own layers, where it is inferred from layers."""
+        """The features with the grid of their own layers, if the grid is inferred from layers."""
         return self
 
     def with_pooled_tokens(self) -> Features:
-        """The features with the positions of the tokens that the head reads, where these show."""
+        """The features with the positions of the tokens that the head uses, if these are known."""
         return self
 
     def with_model(self, model: keras.Model) -> Features:
@@ -317,9 +321,9 @@ class Features(abc.ABC):
 
 
 class DerivedFeatures(Features):
-    """Features computed from the layers of others, which one pass computes once for all.
+    """Features computed from the layers of other features, once per batch for all measurements.
 
-    `inner` are the other features, and `derive` maps their layers to those of these features.
+    `inner` are the other features, and `derive` maps their layers to the layers of these features.
     """
 
     def __init__(

@@ -19,13 +19,17 @@ from vit_tf.features.recorder import infer
 def count_flops(model: keras.Model, image_shape: Sequence[int] | None = None) -> int:
     """Floating-point operations of a model on one image, counted in its TensorFlow graph.
 
-    The graph is that of inference on a single image. Only operations on which the outputs depend
-    are counted. Each of these operations either has a cost in a table or is known to cost nothing.
+    The graph is that of inference on a single image. Matrix products and convolutions are counted,
+    with two operations for each multiply-add, also on padding. Other operations, such as biases,
+    normalisations and activations, cost nothing. Only operations on which the outputs depend count.
 
     Args:
         model: a built Keras model that takes images, or a submodel of such a model.
         image_shape: (height, width, channels) of the image. None means the image shape of the
             model.
+
+    Returns:
+        The number of operations.
 
     Raises:
         ValueError: if an operation is of an unknown kind or has a data-dependent shape (the message
@@ -50,10 +54,11 @@ def count_flops(model: keras.Model, image_shape: Sequence[int] | None = None) ->
 
 
 def training_flops(forward: int, images: int) -> int:
-    """Floating-point operations of training: three forward passes for each image that was seen.
+    """Floating-point operations of training: three times those of a forward pass for each image.
 
-    A backward pass takes about two of them, for the gradients of the activations and of the
-    weights (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, section 2.1).
+    A backward pass takes about as many operations as two forward passes, for the gradients of the
+    activations and of the weights (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, section
+    2.1).
     """
     return 3 * forward * images
 

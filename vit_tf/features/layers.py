@@ -248,10 +248,11 @@ def _norms(model: _Model) -> list[str]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of layers: what a model without them lacks, in words, and which they are.
+    """A kind of layers, selected for a group of measurements, such as attention weights.
 
-    `with_scores` are read with the scores of classes as well; `is_detailed` are chosen among the
-    representations, of which a `detail` names a subset.
+    `lacks` states in words what a model without such layers lacks, and `select` returns their
+    names. If `with_scores`, measurements use the class scores too. If `is_detailed`, the layers are
+    selected among the representations, and the argument `detail` names a subset of these.
     """
 
     lacks: str
@@ -296,22 +297,22 @@ def layers_of(
     detail: Detail = None,
     block: str = "block00",
 ) -> list[str]:
-    """Names of the layers that a measurement of a kind reads, in depth order.
+    """Names of the layers of one kind, such as attention weights, in depth order.
 
     Args:
-        kind: a key of `KINDS`.
-        names: of all taps of the model, in depth order.
-        shapes: of the taps, without the example axis; empty where the names of the tap grammar
-            show what they are.
-        graph: which taps are representations, blocks and scores.
-        grid: where the tokens or positions of the last layers lie; None where it is not known.
-        detail: a key of `DETAILS` for kinds that are chosen among the representations; or how many
-            of the layers to read, evenly spaced.
-        block: the block of the kind `"block_heads"`.
+        kind: a key of `KINDS`, such as `"representations"`, `"attention"` or `"skips"`.
+        names: names of all taps (layer outputs) of the model, in depth order.
+        shapes: dict from tap to its shape, without the example axis. It may be empty for the models
+            of this package, whose names, such as `block03/mlp/sum`, show what each tap is.
+        graph: the taps that are representations, blocks and class scores.
+        grid: `TokenGrid` of the tokens or positions of the last layers; None if it is unknown.
+        detail: a key of `DETAILS`, for kinds that are selected among the representations; or a
+            number of evenly spaced layers.
+        block: name of the block, for the kind `"block_heads"`.
 
     Returns:
-        List of names; empty for a model without such layers. The scores of classes, which some
-        kinds are read with, are not among them.
+        List of names; empty if the model has no such layers. Measurements of some kinds also use
+        the class scores, whose name is not in the list.
     """
     if isinstance(detail, str):
         known = DETAILS if KINDS[kind].is_detailed else ()

@@ -19,26 +19,26 @@ def gaussian_like(features: ModelLike, seed: int = 0, vectors: bool = False) -> 
     """Returns features of Gaussian noise with the shapes of the given features.
 
     Every value is drawn from a normal distribution with mean 0 and variance 1, independently across
-    examples, taps, tokens and channels (Walmer et al. 2023, section B.3). The noise of an image is
-    a function of the pixel values of the image and of the seed. It does not depend on the batch or
-    the order of images, and equal images have equal noise. As a baseline for attention weights, use
-    a randomly initialized model instead.
+    examples, layers, tokens and channels (Walmer et al. 2023, section B.3). The noise of an image
+    is a function of its pixel values and of the seed. It does not depend on the batch or the order
+    of images, and equal images have equal noise. As a baseline for attention weights, use a
+    randomly initialized model instead.
 
     Args:
         features: features of a model, a submodel or a function. They are traced for the shapes,
             but not run.
         seed: seed of the noise.
-        vectors: whether each tap is a single vector of noise, of shape (example, channel), instead
-            of one for each token. This is for measurements that average over tokens: the mean of
-            the noise of all tokens has the same distribution except for its scale, but takes much
-            longer.
+        vectors: whether each layer is a single vector of noise, of shape (example, channel),
+            instead of one for each token. Use it for measurements that average over tokens: the
+            mean of the noise of all tokens has the same distribution except for its scale, but
+            takes much longer.
 
     Returns:
-        Features of float32 tensors, with the facts of the given features.
+        Features of float32 tensors, with the `facts` of the given features.
 
     Raises:
-        ValueError: when the callable is called, if the shape of a tap is not static (apart from the
-            example axis).
+        ValueError: when the callable is called, if the shape of a layer is not static (apart from
+            the example axis).
     """
     return NoiseFeatures(as_features(features), seed, vectors)
 

@@ -12,15 +12,15 @@ OF_SUBLAYERS = r"/(attention|mlp|token_mixing|channel_mixing)\d*$"
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """What the structure of a model shows about its taps, whose names are in depth order.
+    """What the structure of a model shows about its taps (layer outputs), in depth order.
 
     Attributes:
         representations: the embedding, the output of each block or stage, and the final norm or
-            the vector that the head reads.
-        blocks: those of them that are the outputs of blocks, and the embedding.
-        scores: the tap that holds what the model returns; None where it is not known.
-        num_repeated: how many blocks there are of one kind, where there are more of them than
-            representations; otherwise 0.
+            the input vector of the head.
+        blocks: the representations that are outputs of blocks, and the embedding.
+        scores: the tap that holds the output of the model; None if it is unknown.
+        num_repeated: number of blocks of one class, if it exceeds the number of representations;
+            otherwise 0.
         shared_values: taps of values that several heads share, as in grouped-query attention.
     """
 
@@ -98,20 +98,20 @@ def block_outputs(taps: Iterable[str]) -> list[str]:
 
 
 def find_representations_among(entries: Sequence[LayerEntry]) -> dict[str, bool]:
-    """The layers that hold the representations of a model, of its layers in depth order.
+    """The layers that hold the representations of a model, among its layers in depth order.
 
-    1. The output of each layer that contains layers with weights is a representation: a block, a
+    1. The output of each layer that contains layers with weights is a representation: a block or a
        stage.
-    2. Between them, layers without layers inside form groups of equal rows and columns. A group
-       ends where several paths begin, and where a layer with a kernel follows a block, which ends
-       with a sum or concatenation of paths or with a separable convolution; the last output of a
-       group with weights, or in which paths are joined, is a representation. What lies in the wide
-       middle of a separable block is in no group.
-    3. In a model whose skips start at sums or concatenations, what lies between one of them and the
-       next kernel belongs to the next block, such as its norm, and is in no group.
-    4. The vector that a last fully connected layer reads is one; class scores are none.
+    2. Between blocks, layers that contain no other layers form groups of equal rows and columns. A
+       group ends where several paths begin. It also ends where a layer with a kernel follows a
+       block, which ends with a sum or concatenation of paths or with a separable convolution. The
+       last output of a group is a representation if the group has weights or joins paths. The
+       layers in the wide middle of a separable block are in no group.
+    3. In a model whose skips start at sums or concatenations, the layers between such a layer and
+       the next kernel, such as a norm, belong to the next block and are in no group.
+    4. The input vector of a last fully connected layer is a representation; class scores are not.
 
-    Each of several long paths has groups of its own.
+    If there are several long paths, each has groups of its own.
 
     Returns:
         Dict from tap to whether a block ends there.

@@ -38,9 +38,9 @@ FACTS = "features.json"  # next to a SavedModel
 
 @keras.saving.register_keras_serializable("vit_tf")
 class TapModel(keras.Model):
-    """A functional model from images to `{tap: tensor}` that knows where the tokens lie.
+    """A functional model from images to `{tap: tensor}`, with the grid of the tokens.
 
-    `outputs` is in depth order; `pooled_tokens` are the positions that the model's head reads.
+    `outputs` is in depth order; `pooled_tokens` are the token positions that the head uses.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class TapModel(keras.Model):
         return segments
 
     def call(self, images: Tensor, training: bool = False, mask: Any = None) -> dict[str, Tensor]:
-        """The taps of a batch of images, as inference unless `training`.
+        """The taps of a batch of images, in inference mode unless `training` is true.
 
         Raises:
-            ValueError: for images whose shape differs from the model's, and for integer images
-                unless `check_dtype` finds them declared.
+            ValueError: if the shape of the images differs from the model's, or if images are
+                integers and the model does not declare integers.
         """
         check_dtype(self, keras.backend.standardize_dtype(images.dtype))
         images = fix_image_shape(images, self.input_shape)
@@ -102,10 +102,10 @@ class TapModel(keras.Model):
     def export(
         self, filepath: str | os.PathLike, format: str = "tf_saved_model", **kwargs: Any
     ) -> None:
-        """Exports as `keras.Model.export` does; a SavedModel's folder keeps the facts of images.
+        """Exports like `keras.Model.export`, for `vit_tf.load_features`.
 
-        `features.json` holds the token grid, the preprocessing and the taps in depth order, for
-        `vit_tf.load_features`.
+        The folder of a SavedModel also gets a file `features.json` with the token grid, the
+        preprocessing and the taps in depth order.
         """
         super().export(filepath, format=format, **kwargs)
         if format == "tf_saved_model":
@@ -113,7 +113,7 @@ class TapModel(keras.Model):
                 json.dump(self.facts() | {"taps": self.taps}, file, indent=1)
 
     def facts(self) -> dict[str, Any]:
-        """The token grid and the preprocessing as a dict that JSON can hold."""
+        """The token grid and the preprocessing as a JSON-serializable dict."""
         grid = vars(self.token_grid) if self.token_grid else None
         preprocessing = self.preprocessing and self.preprocessing.to_config()
         return {"token_grid": grid, "preprocessing": preprocessing}
@@ -136,13 +136,14 @@ def _tensors(features: TapModel) -> dict[str, Tensor]:
 
 
 def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
-    """A `keras.Model` from images to the taps of `model` that match the patterns.
+    """A `keras.Model` from images to chosen intermediate tensors of `model`.
 
-    The submodel shares the weights of `model` and holds only the layers that its taps need. Models
-    of this package have the taps in `model.taps`. In any other Keras model, every nested layer is a
-    tap. The name of such a tap is the path of layer names, joined by slashes. If a layer returns
-    several tensors, each of them is a tap, such as `"attention/0"`. The second call of a layer is a
-    tap with the suffix `@2`, such as `"relu@2"`.
+    These tensors are called taps. Models of this package list the names of their taps in
+    `model.taps`. In any other Keras model, the output of every layer, at the top level or inside
+    another layer, is a tap. Its name is the path of layer names, joined by slashes. If a layer
+    returns several tensors, each of them is a tap, such as `"attention/0"`. The output of the
+    second call of a layer has the suffix `@2`, such as `"relu@2"`. The submodel shares the weights
+    of `model` and holds only the layers that its taps need.
 
     Patterns with these endings also match values that no layer returns:
 
@@ -157,18 +158,18 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
     Args:
         model: a built Keras model with one input, functional or subclassed. For a PyTorch module, a
             function from images to taps is returned instead of a `keras.Model`.
-        *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of patterns. Without
+        *patterns: shell patterns of taps, such as `"block*/mlp/sum"`, or lists of patterns. Without
             patterns, the submodel returns the representations, which are the embedding, the output
             of each block or stage, and the final norm. The guide `ten-lines.md` lists the rules for
             models of other packages.
 
     Returns:
-        A `keras.Model` that returns a dict from taps to tensors, also for one tap: a layer on top
-        takes one of them, as in `keras.layers.Dense(5)(features(images)["pooled"])`.
+        A `keras.Model` that returns a dict from tap to tensor, also if there is only one tap. A
+        layer can be called on one of them: `keras.layers.Dense(5)(features(images)["pooled"])`.
 
     Raises:
-        ValueError: if a pattern matches no tap (the message lists near matches), or if the model is
-            not built or has channels-first layers.
+        ValueError: if a pattern matches no tap (the message lists near matches), if the model is
+            not built, or if it has channels-first layers.
     """
     if is_torch_module(model):
         from vit_tf.features.torch_modules import module_features  # which imports PyTorch

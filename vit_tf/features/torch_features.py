@@ -38,7 +38,7 @@ def torch_features(
       for fused attention
     * `"blocks.0/attention/heads"`: outputs of the attention heads
     * `"blocks.0/attention/skip"`, `"blocks.0/attention/branch"` and `"blocks.0/attention/sum"`: the
-      two terms of a residual sum, and the sum itself; the same taps exist for `mlp`
+      two terms of a residual sum, and the sum itself; also with `mlp` instead of `attention`
 
     Args:
         module: `torch.nn.Module` that takes images of shape (example, channel, height, width).

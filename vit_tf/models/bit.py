@@ -156,8 +156,8 @@ class BiT(VisionModel):
     """A ResNet-v2 with group normalisation and standardised convolutions (Big Transfer).
 
     The model is called on images of shape (example, height, width, channel), by default with values
-    in [-1, 1]. It returns logits of shape (example, num_classes). Every intermediate activation has
-    a name (a tap) and can be read.
+    in [-1, 1]. It returns logits of shape (example, num_classes). `submodel` returns any
+    intermediate activation (tap) by name.
 
     Args:
         image_shape: shape (height, width, channels) of the images, in pixels.

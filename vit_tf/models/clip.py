@@ -17,7 +17,7 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 @register
 class CLIPViT(ImageEncoder):
-    """The Vision Transformer of CLIP, with a tap for every intermediate activation.
+    """The Vision Transformer of CLIP; `submodel` returns any intermediate activation by name.
 
     A `CLIPViT` differs from a `ViT` in several ways. There is a normalisation layer before the
     first block. Patches are embedded without a bias. GELU has its quick form, and epsilon is 1e-5.

@@ -17,16 +17,17 @@ DISTILLATION = "distillation"
 
 @register
 class DistilledViT(ViT):
-    """A `ViT` with a distillation token next to its class token (section 4).
+    """A DeiT: a `ViT` with a distillation token next to its class token (section 4 of the paper).
 
     Args:
-        distillation: `"heads"` gives the token a head of its own. The logits are then the mean of
-            the two heads. `"token"` adds the token without its head.
-        *sizes, **options: as for `ViT`, with `pooling="cls"`. `class_position` is about both
+        distillation: `"heads"` gives the distillation token its own head. The logits are then the
+            mean of the two heads. `"token"` adds the token without a head.
+        *sizes, **options: as for `ViT`, with `pooling="cls"`. `class_position` applies to both
             tokens.
 
     Raises:
-        ValueError: as for `ViT`, for another pooling, and for a tanh layer before two heads.
+        ValueError: as for `ViT`, if the pooling is not `"cls"`, or if there is a tanh layer before
+            two heads.
     """
 
     def __init__(self, *sizes: Any, distillation: str = "heads", **options: Any):

@@ -25,7 +25,7 @@ _WIDTH = 64
 
 @register
 class HybridViT(ViT):
-    """A `ViT` that cuts the last feature map of a ResNet, its stem, into patches.
+    """A Vision Transformer whose patches are cut from the last feature map of a ResNet, its stem.
 
     Args:
         image_shape: shape (height, width, channels) of the images, in pixels. Height and width must

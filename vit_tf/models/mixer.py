@@ -102,7 +102,7 @@ class MixerBlock(ConfiguredLayer):
 
 @register
 class Mixer(VisionModel):
-    """An MLP-Mixer. Every intermediate activation has a name (a tap) and can be read.
+    """An MLP-Mixer; `submodel` returns any intermediate activation (tap) by name.
 
     The model is called on images of shape (example, height, width, channel), by default with values
     in [-1, 1]. It returns logits of shape (example, num_classes), computed from the mean of all

@@ -74,7 +74,7 @@ class VisionModel(keras.Model):
 
     @property
     def without_skips(self) -> tuple[str, ...]:
-        """Names of the sites without a skip; they are fixed when the model is made."""
+        """Names of the sublayers or units without a skip; fixed when the model is made."""
         return self._config["without_skips"]
 
     @property
@@ -105,7 +105,7 @@ class VisionModel(keras.Model):
 
     @property
     def pooled_tokens(self) -> tuple[int, ...] | None:
-        """Positions of the tokens that the head reads, averages or attends to, or None."""
+        """Positions of the tokens that the head uses (averages or attends to), or None."""
         grid = self.token_grid
         if grid is None:
             return None
@@ -114,7 +114,7 @@ class VisionModel(keras.Model):
 
     @property
     def position_embedding(self) -> np.ndarray | None:
-        """What is added to tokens for their absolute position: (token, hidden unit), or None."""
+        """The absolute position embeddings, of shape (token, hidden unit), or None."""
         return None
 
     @property
@@ -130,10 +130,10 @@ class VisionModel(keras.Model):
         return self.intermediates(images, training=training)[self.taps[-1]]
 
     def quantize(self, mode: str | None = None, config: Any = None, **kwargs: Any) -> None:
-        """Makes the kernels of linear layers int8, which no longer learn; other layers are left.
+        """Converts the kernels of linear layers to int8, so that they are no longer trainable.
 
-        Args are those of `keras.Model.quantize`, with `mode="int8"` and the default quantizers; a
-        ValueError for others, with which a saved model could not be loaded.
+        Arguments are those of `keras.Model.quantize`, with `mode="int8"` and the default
+        quantizers. Others raise a ValueError, since a saved model could not be loaded with them.
         """
         default = keras.quantizers.Int8QuantizationConfig().get_config()
         if mode != "int8" or config.get_config() != default:

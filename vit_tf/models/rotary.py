@@ -12,10 +12,10 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 @register
 class RotaryViT(ViT):
-    """A `ViT` that adds no positions to its tokens.
+    """A Vision Transformer with rotary position embeddings instead of positions added to tokens.
 
-    Instead, each block rotates the queries and keys of patches by angles that depend on their
-    position. Therefore, no embeddings have to be resampled for another image size.
+    Each block rotates the queries and keys of patches by angles that depend on the position of the
+    patch. Therefore, no embeddings have to be resampled for another image size.
 
     Args:
         key_bias: whether the key projections of the attention have a bias.

@@ -17,10 +17,10 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 @register
 class SigLIPViT(ImageEncoder):
-    """The Vision Transformer of SigLIP and SigLIP 2, with a tap for every intermediate activation.
+    """The Vision Transformer of SigLIP and SigLIP 2; `submodel` returns any activation by name.
 
     Unlike a `ViT`, a `SigLIPViT` has no class token. Instead, a learned query attends to all patch
-    tokens, and an MLP follows (`AttentionPooling`). The taps of this pooling are
+    tokens, and an MLP follows (`AttentionPooling`). The activations of this pooling are
     `pooling/attention`, `pooling/attended` and `pooling/hidden`. Google's weights use the tanh form
     of GELU.
 

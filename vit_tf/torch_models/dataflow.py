@@ -28,15 +28,15 @@ class Operation:
     """One operation on values that depend on the images.
 
     Attributes:
-        name: of its function.
-        path: of the submodule whose own code runs it.
-        number: which sum or concatenation of that code it is, from 1; 0 for other operations.
-        sources: numbers of the values that it reads.
+        name: name of the function.
+        path: path of the submodule whose own code runs the operation.
+        number: number of the sum or concatenation in that code, from 1; 0 for other operations.
+        sources: numbers of the values that it uses.
         results: numbers of the values that it computes.
-        has_kernel: whether it multiplies them with a kernel.
+        has_kernel: whether it multiplies values with a kernel.
         attends: whether it computes attention weights.
         is_sum: whether it adds two of these values, of equal shape.
-        shape: of its first result.
+        shape: shape of its first result.
     """
 
     name: str

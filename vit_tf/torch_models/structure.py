@@ -41,25 +41,25 @@ class Site:
 
 @dataclass(frozen=True)
 class Structure:
-    """What the calls and the flow of values show about a module.
+    """The structure of a PyTorch module, from its calls and the flow of values.
 
     Attributes:
         blocks: names of the values at the ends of blocks, in the order of computation: paths of
             submodules, or results of sums and concatenations in a submodule's own code.
         sites: these sums and concatenations, by the path of the submodule and their number in it.
-        parts: of a block of attention and an MLP, from names of the tap grammar such as
-            `attention/sum` to those of its values.
-        entrance: path of the submodule whose input is what the first block is given.
-        embedding: the submodule that returns what the first block is given, where no submodule
-            takes it.
+        parts: for a block of attention and an MLP, from names as in the models of this package,
+            such as `attention/sum`, to the names of the values.
+        entrance: path of the submodule whose input is the input of the first block.
+        embedding: the submodule whose output is the input of the first block, if no submodule takes
+            this input.
         final_norm: the normalization of tokens or maps after the last block.
-        post_norm: blocks that return something else than their last sum, such as its normalization.
-        passing: layers of a module without blocks that are no representations: they return what
-            they are given, or the class scores.
-        num_repeated: number of submodules of one class, where no blocks are found.
+        post_norm: blocks that return another value than their last sum, such as its normalization.
+        passing: layers of a module without blocks that are not representations, because they return
+            their input or the class scores.
+        num_repeated: number of submodules of one class, if no blocks are found.
         is_random: whether the module draws random numbers, with which it may shuffle its tokens.
-        has_head: whether a kernel computes the vector that the module returns; what a pooling or a
-            normalization returns are channels, and what a CLIP model returns is an embedding.
+        has_head: whether a kernel computes the vector that the module returns. The output of a
+            pooling or a normalization has channels, and the output of a CLIP model is an embedding.
     """
 
     blocks: tuple[str, ...] = ()

@@ -21,8 +21,8 @@ class MaskedPatchPrediction(keras.Model):
     of corrupted patches, after the last norm. The loss and the accuracy include only corrupted
     patches, because the other patches have no logits.
 
-    The model is called on (images, sources, places), as returned by `vit_tf.data.mask_patches`. It
-    returns logits of shape (example, corrupted, colour). Train the model with a
+    The model is called on (images, sources, places), as returned by `vit_tf.data.mask_patches`, and
+    returns logits of shape (example, corrupted patch, colour). Train the model with a
     `vit_tf.Pretraining`.
 
     Args:
@@ -88,9 +88,6 @@ class ColourCrossEntropy(StepLoss):
         labels = ops.cast(y_true, "int32")
         loss = ops.sparse_categorical_crossentropy(labels, y_pred, from_logits=True)
         return ops.mean(loss, axis=-1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "reduction": self.reduction}
 
 
 @register

@@ -33,15 +33,15 @@ class SoftmaxCrossEntropy(StepLoss):
     `-sum_k q_k log softmax(logits)_k` with `q = (1 - s) p + s / num_classes`, where `p` is the
     label and `s` the smoothing (Szegedy et al. 2016, https://arxiv.org/abs/1512.00567, section 7).
 
-    Labels are integers of shape (example,) or probabilities of shape (example, class); their rank
-    decides. An integer outside [0, num_classes) is an error on a CPU and a NaN on a GPU, never
-    a label of zeros. Weights are of shape (example,), or those of `distribute.divide_batches`.
+    Labels are integers of shape (example,) or probabilities of shape (example, class). An integer
+    outside [0, num_classes) is an error on a CPU and gives NaN on a GPU, never a label of zeros.
+    Weights are of shape (example,), or those of `distribute.divide_batches`.
 
     Args:
         label_smoothing: the share `s` that is spread over all classes, in [0, 1).
-        from_softmax: whether the model ends in a softmax. The loss is then computed from the
-            scores before it, which the graph of the training step holds. Rounded probabilities of
-            mixed precision would be too coarse for their logarithms.
+        from_softmax: whether the model ends in a softmax. The loss is then computed from the class
+            scores before the softmax, which are taken from the graph of the training step. The
+            probabilities are too coarse for a logarithm in mixed precision.
 
     Raises:
         ValueError: for a smoothing outside [0, 1) or labels that do not fit the logits, or if no
@@ -130,9 +130,6 @@ class SigmoidCrossEntropy(StepLoss):
         rest = ops.log1p(ops.exp(-ops.abs(y_pred)))
         return ops.sum(ops.maximum(y_pred, 0.0) - y_pred * y_true + rest, axis=-1)
 
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "reduction": self.reduction}
-
 
 class ExampleMean(keras.metrics.MeanMetricWrapper):
     """Mean of a function over the real examples of batches by `distribute.divide_batches`."""
@@ -179,11 +176,6 @@ class MeanLoss(keras.metrics.Mean):
         super().update_state(values, real)
 
 
-def _loss_and_others(logs: dict[str, Tensor]) -> list[Tensor]:
-    """What `evaluate` returns as a list, in which Keras would repeat the loss."""
-    return [logs["loss"], *(value for name, value in logs.items() if name != "loss")]
-
-
 def compile_model(
     model: keras.Model, optimizer: keras.optimizers.Optimizer, loss: StepLoss, accuracy: ExampleMean
 ) -> None:
@@ -204,7 +196,11 @@ def compile_model(
         # Keras returns the last result named "loss"; only its own includes a model's own losses.
         means = [accuracy] if model.losses else [accuracy, MeanLoss(loss)]
         model.compile(optimizer=optimizer, loss=loss, weighted_metrics=means)
-        model._flatten_metrics_in_order = _loss_and_others
+        # In the list that `evaluate` returns, Keras would repeat the loss.
+        model._flatten_metrics_in_order = lambda logs: [
+            logs["loss"],
+            *(value for name, value in logs.items() if name != "loss"),
+        ]
 
 
 def _is_top1(y_true: Tensor, y_pred: Tensor) -> Tensor:

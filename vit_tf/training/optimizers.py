@@ -45,7 +45,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         decay: `"cosine"`, `"linear"`, `"staircase"`, `"short_staircase"`, `"upstream_staircase"`,
             `"constant"` or `"epoch_cosine"`.
         first: learning rate at the beginning of the warm-up.
-        last: learning rate to which it falls.
+        last: learning rate at the end of the decay.
         steps_per_epoch: number of steps between two changes of `"epoch_cosine"`.
     """
 
@@ -231,7 +231,13 @@ class _Adaptive(_KernelDecay):
     def update_step(self, gradient: Tensor, variable: keras.Variable, scalars: Any) -> None:
         """One variable's update; on TensorFlow, scalars are the rate and the powers of betas."""
         if on_jax():
-            self._update_in_jax(gradient, variable, scalars * self._factor(variable))
+            # Keras' own update, with the epsilon of this optimizer.
+            epsilon = self.epsilon
+            if self.corrected_epsilon:
+                step = ops.cast(self.iterations + 1, variable.dtype)
+                epsilon = epsilon * ops.sqrt(1 - getattr(self, self._betas[1]) ** step)
+            with self._replaced(epsilon=epsilon):
+                super().update_step(gradient, variable, scalars * self._factor(variable))
             return
         import tensorflow as tf
 
@@ -275,17 +281,6 @@ class _Adaptive(_KernelDecay):
             grad=gradient,
         )
 
-    def _update_in_jax(
-        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
-    ) -> None:
-        """Keras' own update, with the epsilon of this optimizer."""
-        epsilon = self.epsilon
-        if self.corrected_epsilon:
-            step = ops.cast(self.iterations + 1, variable.dtype)
-            epsilon = epsilon * ops.sqrt(1 - getattr(self, self._betas[1]) ** step)
-        with self._replaced(epsilon=epsilon):
-            super().update_step(gradient, variable, learning_rate)
-
     @contextlib.contextmanager
     def _replaced(self, **values: Any) -> Iterator[None]:
         """Other values of attributes within a `with`."""
@@ -310,12 +305,13 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
         corrected_epsilon: whether `epsilon` is added to the root of the second moment after the
             bias of the moment is corrected, as in algorithm 1 of Kingma and Ba 2015, in optax and
             in PyTorch. The default is before, as in Keras.
-        layer_decay: factor of the learning rate, and so of the decay, from each `blockNN` to the
-            one below it; what comes before the blocks (stem, embedding, rotation, the norm before
-            the first block) lies below the first, all else above the last. None for 1.
+        layer_decay: ratio of the learning rate, and so of the decay, of each block to that of the
+            block above it. Layers before the blocks (stem, embedding, rotation, the norm before the
+            first block) count as one more block below the first, and all other layers as one above
+            the last. None for 1.
 
     Raises:
-        ValueError: when it is built, for `layer_decay` and variables without blocks.
+        ValueError: when it is built, if `layer_decay` is set and no variables belong to blocks.
     """
 
     _betas = ("beta_1", "beta_2")

@@ -116,7 +116,16 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.augment != ():
-            object.__setattr__(self, "augment", _as_layers(self.augment))
+            import keras
+
+            given = self.augment
+            augment = tuple(given) if isinstance(given, list | tuple) else (given,)
+            if not all(isinstance(layer, keras.Layer) for layer in augment):
+                raise ValueError(
+                    "Expected augment to be preprocessing layers of Keras or KerasCV. "
+                    f"Received: augment={given!r}"
+                )
+            object.__setattr__(self, "augment", augment)
         check_fields(self)
         warmup, name = self.warmup_epochs, self._optimizer
         ends_in_run = warmup is None or warmup < self.epochs
@@ -229,24 +238,11 @@ class Recipe:
     ) -> None:
         """Compile a model for this recipe, so that `model.fit(train, epochs=...)` follows it.
 
-        With `ema`, give `fit` a `keras.callbacks.SwapEMAWeights()` to validate the average. Another
-        `optimizer` takes the place of the recipe's.
+        With `ema`, pass `keras.callbacks.SwapEMAWeights()` to `fit` to validate the average. An
+        `optimizer` replaces the recipe's.
         """
         optimizer = optimizer or self.make_optimizer(steps_per_epoch)
         compile_classifier(model, optimizer, self.label_smoothing, self.loss)
-
-
-def _as_layers(augment: Any) -> tuple:
-    """One or several Keras layers as a tuple."""
-    import keras
-
-    layers = augment if isinstance(augment, list | tuple) else (augment,)
-    if not all(isinstance(layer, keras.Layer) for layer in layers):
-        raise ValueError(
-            "Expected augment to be preprocessing layers of Keras or KerasCV. "
-            f"Received: augment={augment!r}"
-        )
-    return tuple(layers)
 
 
 def compile_classifier(

@@ -158,9 +158,10 @@ def mixer_like_vit(with_vit: xr.Dataset, with_resnet: xr.Dataset) -> Estimate:
 def halves_alike(result: xr.Dataset) -> Estimate:
     """CKA between lower and upper half.
 
-    Mean CKA between the layers of the lower half of a model and the layers of its upper half.
+    Mean CKA between the block outputs of the lower half of a model and those of its upper half, as
+    in the claim that compares a ViT and a ResNet.
     """
-    return estimate_from_cka(between_halves, expect_cka(result))
+    return estimate_from_cka(between_halves, at_block_ends(expect_cka(result)))
 
 
 @quantity("cka.{model}.{other}", unit="CKA")

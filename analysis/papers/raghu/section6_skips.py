@@ -71,8 +71,9 @@ def _with_accuracy(model: StudyModel) -> str:
 def cls_skips_first(ratios: xr.Dataset) -> Estimate:
     """Skips propagate CLS more than spatial tokens in lower blocks, and less in upper blocks.
 
-    Let r be the logarithm of the skip-to-branch norm ratio of the CLS token divided by that of the
-    spatial tokens: the mean of r in the lower half of the blocks minus its mean in the upper half.
+    Let r be the logarithm of a quotient: the skip-to-branch norm ratio of the CLS token divided by
+    the ratio of the spatial tokens. The value is the mean of r in the lower half of the blocks
+    minus its mean in the upper half.
 
     The mean is taken over the sublayers of a block and then over blocks, so that attention and MLP
     have equal weight.
@@ -106,7 +107,7 @@ def skip_influence(vit: xr.Dataset, resnet: xr.Dataset) -> Estimate:
 
     ResNets of type v1 (the paper's ResNet and the ResNets of timm and torchvision) apply a ReLU
     after the residual sum. Therefore, their identity skips have no negative values. Their
-    projection shortcuts have negative values and are left out. BiT (type v2) applies the ReLU
+    projection shortcuts have negative values and are excluded. BiT (type v2) applies the ReLU
     within the branch. The ratios of BiT are not comparable with those of a ResNet of type v1, so
     the claim is not tested on BiT.
     """

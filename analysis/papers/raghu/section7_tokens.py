@@ -91,8 +91,8 @@ def own_patch(similarity: xr.DataArray) -> Estimate:
     CKA of a last-layer token with its own patch minus its mean CKA with other patches, averaged
     over tokens.
 
-    In the paper, the similarity to the own patch is the largest. Whether it is the largest of many
-    noisy values depends on the number of images; this number does not.
+    In the paper, the similarity to the own patch is the largest. Whether noisy values show this
+    depends on the number of images. The difference computed here does not depend on it.
     """
     return _contrast(similarity, "own_contrast")
 
@@ -156,7 +156,7 @@ def vit_localizes_more(vit: xr.DataArray, resnet: xr.DataArray) -> Estimate:
     over tokens: the value for the ViT minus the value for the ResNet. Both are measured on the
     coarser of the two models' grids.
 
-    Of the patches of the finer grid within a patch of the coarser grid, the most similar counts.
+    For each patch of the coarser grid, the most similar of the finer patches within it is used.
     Therefore, the patch size of the coarser grid must be a multiple of the patch size of the finer
     grid.
     """
@@ -254,7 +254,6 @@ FIGURE_9_BY_LAYER = FIGURE_9.variant(
     measure=localization_by_depth,
     draw=plot_localization_by_layer,
     name="localization-depth-{model}",
-    show="analysis.plots.plot_localization_by_layer",
     title="Localization of tokens by layer",
 )
 
@@ -355,12 +354,6 @@ def summary_probes_of(model: StudyModel) -> Measurements | None:
     return {words: ridge_probe_of(model, tokens) for tokens, words in SUMMARIES.items()}
 
 
-def mean_probe_of(model: StudyModel) -> Measurement | Measurements:
-    """Accuracy of probes on the mean over all tokens or positions, labelled by seed."""
-    measurement = ridge_probe_of(model)
-    return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
-
-
 @claim(
     "ridge_probe_tokens.{gap} ridge_probe_tokens.{vit}",
     "section 7, Figure 11 left",
@@ -393,7 +386,7 @@ def resnet_tokens_classify(resnet: xr.DataArray, vit: xr.DataArray) -> Estimate:
     Mean accuracy of probes on single positions of the last feature map (ResNet) or single tokens of
     the last layer (ViT with a CLS token): the value for the ResNet minus the value for the ViT.
 
-    As `gap_tokens_classify`.
+    The interval is computed as for `gap_tokens_classify`.
     """
     return between(_token_accuracy(resnet), _token_accuracy(vit))
 
@@ -572,7 +565,6 @@ FIGURE_11_LEFT = Figure(
     results="ridge_probe_tokens",
     draw=plot_token_probes,
     name="ridge-probe-tokens",
-    show="analysis.plots.plot_token_probes",
     title="Linear-probe accuracy on single tokens",
     caption=(
         "Each point is the mean test accuracy of linear probes on single tokens of a layer, one "
@@ -599,7 +591,6 @@ FIGURE_11_RIGHT = FIGURE_11_LEFT.variant(
     results="ridge_probe ridge_probe_first ridge_probe_rest",
     draw=plot_probe_variants,
     name="ridge-probe-variants",
-    show="analysis.plots.plot_probe_variants",
     title="Linear-probe accuracy by token pooling",
     caption=(
         "Test accuracy of linear probes; the line style shows the token or mean that they are "
@@ -616,7 +607,7 @@ FIGURE_13 = Figure(
     chapter=PROBES,
     shows="linear-probe accuracy by layer and seed",
     models=together("vit", "gap", "resnet", "mixer", "larger", "seed"),
-    measure=mean_probe_of,
+    measure=ridge_probe_of,
     results="ridge_probe",
     draw=plot_probes,
     name="ridge-probe",

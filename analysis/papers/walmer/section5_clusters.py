@@ -240,8 +240,8 @@ def masked_cls_is_semantic(clusters: xr.Dataset, untrained: xr.Dataset) -> Estim
     """ViTs trained by reconstruction learn semantic CLS features, though no loss depends on CLS.
 
     Cluster purity of CLS in the ViT trained on masked patches, averaged over layers, minus a chance
-    level. The chance level is the highest purity of three baselines: the untrained model, raw
-    pixels and mean colour.
+    level. The chance level is the highest purity of three baselines: the untrained model, the raw
+    pixels and mean colours.
     """
     return _over_untrained(clusters, untrained)
 

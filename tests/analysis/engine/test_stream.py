@@ -176,7 +176,7 @@ def test_one_pass_asks_for_the_largest_batch_and_for_labels(images):
         assert totals[name]["examples"] == count
         np.testing.assert_allclose(totals[name]["sum"]["0/map"], images[:count].sum(0), atol=1e-4)
         np.testing.assert_array_equal(totals[name]["rows"]["0/map"], images[:count, 0])
-    with pytest.raises(ValueError, match=r"at least 6 images in .*\. Received one of 5"):
+    with pytest.raises(ValueError, match=r"at least 6 images .*Received: a batch of 5"):
         one_pass({"large": (large, Counted())}, batched(images, 5))
     labels = Statistic(lambda x, y: {"sum": tf.reduce_sum(y)}, dict, with_labels=True)
     with pytest.raises(ValueError, match=r"Expected batches of \(images, labels\)"):

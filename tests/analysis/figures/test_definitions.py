@@ -8,7 +8,6 @@ import pytest
 from placeholder_models import study_models, user_models
 from study_models import study_model_of
 
-from vit_tf.analysis.claims.claim import NotTested, claim
 from vit_tf.analysis.figures.figure import (
     all_figures,
     check_figures,
@@ -17,9 +16,10 @@ from vit_tf.analysis.figures.figure import (
     together,
 )
 from vit_tf.analysis.figures.measure import statistic, with_inputs
-from vit_tf.analysis.papers.raghu import RAGHU
+from vit_tf.analysis.papers.raghu import RAGHU, section4_structure
 from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, cka_of, halves_alike
 from vit_tf.analysis.report.scorecard import evaluate
+from vit_tf.analysis.statistics.claims import NotTested, claim
 from vit_tf.analysis.statistics.estimates import mean_over
 
 PLAIN = replace(FIGURE_1, claims=(), quantities=())
@@ -75,6 +75,13 @@ def test_what_exists_twice_is_an_error():
     with pytest.raises(ValueError, match="Two claims are called 'own-claim'"):
         check_figures([replace(PLAIN, name=x, claims=[made()]) for x in ("a-{model}", "b-{model}")])
     check_figures([PLAIN, replace(other, name="another-{model}")])
+
+
+def test_a_number_that_two_modules_define_is_an_error(monkeypatch):
+    of_other_module = replace(PLAIN, numbers="9", name="own-{model}")
+    monkeypatch.setattr(section4_structure, "OWN", of_other_module, raising=False)
+    with pytest.raises(ValueError, match=r"'9' in .*section4_structure and .*section7_tokens"):
+        all_figures.__wrapped__()
 
 
 def test_pictures_of_other_models_may_share_a_name_that_names_the_model():

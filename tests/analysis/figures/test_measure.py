@@ -30,6 +30,7 @@ from vit_tf.analysis.papers.raghu.section6_skips import skip_ratio_of
 from vit_tf.analysis.papers.raghu.section7_tokens import ridge_probe_of
 from vit_tf.analysis.papers.walmer.section5_clusters import clustering_of
 from vit_tf.analysis.papers.walmer.section6_tasks import knn_accuracy_of
+from vit_tf.analysis.report.drawing import as_drawing
 from vit_tf.analysis.similarity.cka import best_matching_layer
 from vit_tf.features.structure import block_outputs
 
@@ -165,7 +166,7 @@ def test_every_figure_finds_its_results_and_draws_them(measured):
     assert len(set(names)) == len(names)
     for picture in pictures:
         choice = {label: results[m.name] for label, m in picture.selection.measurements.items()}
-        figure = picture.drawing(choice).figure()
+        figure = as_drawing(picture, choice).figure()
         assert figure.axes, picture.name
         plt.close(figure)
         assert picture.caption(choice).endswith(".") and "{" not in picture.title

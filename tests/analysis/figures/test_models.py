@@ -57,7 +57,7 @@ def test_the_accuracy_is_how_often_the_largest_score_is_right(images, tmp_path):
     assert {name for name, accuracy in actual.items() if accuracy} == {"vit"}
     assert rows[0]["test accuracy (%)"] == pytest.approx(100 * right, abs=0.005)
     assert "test accuracy (%)" not in rows[1]
-    message = dict(notes)["Models of other classes than those of the data"]
+    message = dict(notes)["Models whose classes differ from the classes of the data"]
     assert len(message) == 1 and message[0].startswith("other: It needs data of the 3 classes")
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["accuracy.vit.nc"]
 
@@ -87,7 +87,7 @@ def test_models_with_low_variation_are_reported_with_their_values(images, tmp_pa
     still.get_layer("head").set_weights([1e-3 * kernel, np.ones(3)])
     data = make_data(images, None, None, {})
     _, _, notes = prepare_models([opened("ViT", still)], data, tmp_path, remedy=" Tell others.")
-    message = dict(notes)["Models whose last layers hardly vary"]
+    message = dict(notes)["Models whose last layers hardly vary between images"]
     assert message == [
         "The last layers of ViT hardly differ between images. The model received images with "
         "values in [-1, 1]. Tell others."

@@ -7,7 +7,6 @@ import pytest
 import xarray as xr
 from study_models import study_model_of
 
-from vit_tf.analysis.claims.claim import NotTested, Tested
 from vit_tf.analysis.figures.supervision import (
     SUPERVISIONS,
     require_supervisions,
@@ -17,6 +16,7 @@ from vit_tf.analysis.figures.supervision import (
 from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_4
 from vit_tf.analysis.papers.walmer.section5_clusters import supervised_most_semantic
 from vit_tf.analysis.report.scorecard import evaluate
+from vit_tf.analysis.statistics.claims import NotTested, Tested
 from vit_tf.checkpoints import released
 
 

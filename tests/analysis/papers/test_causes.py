@@ -9,13 +9,13 @@ import xarray as xr
 from study_models import study_model_of
 
 import vit_tf
-from vit_tf.analysis.claims.claim import Outcome, decide
 from vit_tf.analysis.engine.stream import as_dataset, evaluate
 from vit_tf.analysis.figures.data import Data
 from vit_tf.analysis.figures.figure import Picture
 from vit_tf.analysis.figures.measure import DATA, with_inputs
 from vit_tf.analysis.papers import causes
 from vit_tf.analysis.papers.ding import AGREEMENT
+from vit_tf.analysis.statistics.claims import Outcome, decide
 
 FACTS = {"examples": 1000, "num_classes": 10}
 

@@ -9,11 +9,11 @@ import xarray as xr
 from study_models import study_model_of
 
 import vit_tf
-from vit_tf.analysis.claims.claim import Outcome, decide
 from vit_tf.analysis.engine.stream import as_dataset
 from vit_tf.analysis.figures.data import Data
 from vit_tf.analysis.figures.measure import measure_all
 from vit_tf.analysis.papers import darcet
+from vit_tf.analysis.statistics.claims import Outcome, decide
 
 DIMS = ("layer", "content")
 

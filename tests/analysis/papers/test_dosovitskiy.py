@@ -5,7 +5,6 @@ import pytest
 import xarray as xr
 from study_models import study_model_of
 
-from vit_tf.analysis.claims.claim import NotTested
 from vit_tf.analysis.flow.embeddings import position_similarity
 from vit_tf.analysis.papers.dosovitskiy import (
     FIGURE_3,
@@ -16,6 +15,7 @@ from vit_tf.analysis.papers.dosovitskiy import (
     positions_have_rows_and_columns,
 )
 from vit_tf.analysis.report.scorecard import evaluate, scorecard
+from vit_tf.analysis.statistics.claims import NotTested
 
 OTHERS = {"fraction": "vit-3", "resnet_fraction": "bit-3", "hybrid": "stem", "tuned": "tuned"}
 

@@ -10,7 +10,6 @@ from attention_heads import head, mean_of
 from study_parts import cka_result
 
 from vit_tf import TokenGrid
-from vit_tf.analysis.claims.claim import DECIDED, Outcome, decide
 from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.figures.figure import all_figures
 from vit_tf.analysis.heads.mean_attention import aligned_attention, head_classes
@@ -29,6 +28,7 @@ from vit_tf.analysis.papers.walmer.section6_tasks import (
     task_scores,
 )
 from vit_tf.analysis.report.scorecard import scorecard
+from vit_tf.analysis.statistics.claims import DECIDED, Outcome, decide
 from vit_tf.analysis.statistics.intervals import wilson
 
 OTHERS = {"masked": "masked", "larger": "wide", "seed": "vit-1", "finer": "fine"}

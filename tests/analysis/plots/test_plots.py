@@ -17,8 +17,8 @@ from scipy import stats
 from study_parts import cka_result
 
 from vit_tf.analysis import plots
-from vit_tf.analysis.figures.rendering import share_scales
 from vit_tf.analysis.plots import primitives as naming, style
+from vit_tf.analysis.report.rendering import share_scales
 
 SITES = [f"block{block:02}/{site}" for block in range(3) for site in ("attention", "mlp")]
 

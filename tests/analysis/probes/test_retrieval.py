@@ -154,3 +154,8 @@ def test_errors(rng, change, words):
     arguments = {"queries": numbered(asked, 4), "database": database, "truth": truth}
     with pytest.raises(ValueError, match=words):
         analysis.retrieval(sequences, **arguments | change(asked, database, truth))
+
+
+def test_k_is_checked_before_anything_is_read():
+    with pytest.raises(ValueError, match="every k"):
+        analysis.retrieval(None, None, None, [], k=())

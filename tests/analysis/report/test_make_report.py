@@ -15,12 +15,12 @@ from study_models import study_model_of
 import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.analysis import branch_norms, make_report
-from vit_tf.analysis.claims.claim import NotTested, Tested
 from vit_tf.analysis.figures.data import TEST_RULE
 from vit_tf.analysis.figures.figure import all_figures, lookup_figures
 from vit_tf.analysis.figures.models import open_model, slug
 from vit_tf.analysis.report import assemble
 from vit_tf.analysis.report.scorecard import evaluate
+from vit_tf.analysis.statistics.claims import NotTested, Tested
 from vit_tf.features.conversion import name_models
 
 SHAPE = (16, 16, 3)
@@ -127,7 +127,7 @@ def test_claims_of_every_mix_that_lack_a_part_say_so_once(mix):
         assert len(rows) == (np.prod(counts) if needed <= parts else 1), name
         assert all(isinstance(row, NotTested) for row in rows)
         if not needed <= parts:
-            assert "No model to test it on" in rows[0].reason
+            assert "No model with this role" in rows[0].reason
 
 
 # One model, several of two kinds, whose pairs have figures of their own, and of three kinds: other

@@ -6,7 +6,10 @@ import pytest
 import xarray as xr
 from study_parts import cka_result
 
-from vit_tf.analysis.figures.rendering import (
+from vit_tf.analysis.plots.attention_plots import plot_attention_distance
+from vit_tf.analysis.plots.flow_plots import plot_skip_ratio
+from vit_tf.analysis.plots.similarity_plots import plot_cka
+from vit_tf.analysis.report.rendering import (
     Drawing,
     DrawingProcess,
     ProcessEnded,
@@ -14,9 +17,6 @@ from vit_tf.analysis.figures.rendering import (
     render,
     share_scales,
 )
-from vit_tf.analysis.plots.attention_plots import plot_attention_distance
-from vit_tf.analysis.plots.flow_plots import plot_skip_ratio
-from vit_tf.analysis.plots.similarity_plots import plot_cka
 
 LAYERS = ["embedding", "block00", "norm"]
 

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 from study_parts import tested_claim
 
-from vit_tf.analysis.claims.claim import NotTested, PaperEffect
 from vit_tf.analysis.papers import raghu, walmer
 from vit_tf.analysis.report.claim_rows import decided_sentences
 from vit_tf.analysis.report.page import (
@@ -26,6 +25,7 @@ from vit_tf.analysis.report.page import (
     ShownImage,
     write_report,
 )
+from vit_tf.analysis.statistics.claims import NotTested, PaperEffect
 from vit_tf.analysis.statistics.estimates import accuracy_of, mean_over
 
 VOID = {"meta", "link", "img", "br", "hr"}
@@ -317,7 +317,7 @@ def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path
     assert f"{minus}0.3 ({minus}0.4 to {minus}0.06); trained" in words
     assert "trained minus untrained: 0; trained" in words and "Descriptive. A maximum." in words
     assert "not tested It needs <x>." in words
-    assert words.count("Interval: Student's t over 8 batches of 200 images in all.") == 2
+    assert words.count("Interval: Student's t over 8 batches (200 images in total).") == 2
     hrefs = [a["href"] for a in page.all("a")]
     assert "results/cka.b%20t.nc" in hrefs and hrefs.count("#figure-cka") == 3
     assert "cka.b t" not in page.text
@@ -330,7 +330,7 @@ def test_an_undecided_claim_states_how_many_images_would_decide_it(tmp_path):
     parts = 0.1 + 0.08 * np.array([1.5, -1.5, 1, -1, 0.5, -0.5, 0.8, -0.8])
     undecided = replace(tested_claim(), estimate=mean_over(parts, "batches", 200))
     page = _write(tmp_path / "report.html", scorecard=[undecided])
-    assert re.search(r"About [\d,]+ images would decide the claim, if the true effect", page.text)
+    assert re.search(r"About [\d,]+ images would probably decide the claim, if the", page.text)
 
 
 def test_claims_of_each_paper_stand_together(tmp_path):

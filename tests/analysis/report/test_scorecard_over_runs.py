@@ -10,11 +10,11 @@ from study_parts import estimated
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.claims.claim import NotTested, Outcome, Tested, decide
 from vit_tf.analysis.engine.store import save
 from vit_tf.analysis.figures.data import Data
 from vit_tf.analysis.figures.figure import all_figures
 from vit_tf.analysis.report.scorecard import claims_over_runs, scorecard_dataset
+from vit_tf.analysis.statistics.claims import NotTested, Outcome, Tested, decide
 from vit_tf.analysis.statistics.estimates import between, descriptive, over_runs
 from vit_tf.scripts import scorecard as script
 

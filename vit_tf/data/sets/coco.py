@@ -41,7 +41,7 @@ def load_coco(
     """Images with the mask and the category of every object or part that COCO JSON annotates.
 
     Polygons and run lengths are decoded by pycocotools. Crowds and objects without area (such as
-    polygons of fewer than three points) are left out, and so are images without any object.
+    polygons of fewer than three points) are omitted, and so are images without any object.
     Annotations refer to images as stored, so the EXIF orientation is ignored. Batches are decoded
     lazily, and padded to the largest number of objects per image.
 

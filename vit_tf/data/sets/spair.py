@@ -40,7 +40,7 @@ def load_spair(
 
     The files store a keypoint as the (x, y) of a pixel, counted from 0. This function returns the
     (row, column) of the centre of this pixel. Keypoints and bounding boxes are scaled with the
-    image. A keypoint outside either image is left out of its pair, and counted. Each image is read
+    image. A keypoint outside either image is omitted from its pair, and counted. Each image is read
     once, and pairs with the same image share one array. In float32, all 1,800 images take about 0.8
     GB with a longer side of 224 pixels, and 4 GB in their original sizes.
 
@@ -62,7 +62,7 @@ def load_spair(
         List of dicts, in the order of the list of pairs, as
         `vit_tf.analysis.keypoint_correspondence` takes them. Each dict has `category`, `source`,
         `target`, `source_points` and `target_points`. `name` is the pair's line in the list, and
-        `left_out` is the number of its keypoints that were left out. If the files have boxes,
+        `left_out` is the number of its keypoints that were omitted. If the files have boxes,
         `source_box` and `target_box` are float arrays (top, left, bottom, right) in pixels.
 
     Raises:

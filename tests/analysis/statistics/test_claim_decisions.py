@@ -10,7 +10,14 @@ import xarray as xr
 from scipy.ndimage import gaussian_filter
 from scipy.special import ndtri
 
-from vit_tf.analysis.claims.claim import (
+from vit_tf.analysis.engine.results import pack_correct
+from vit_tf.analysis.papers.raghu.section7_tokens import (
+    gap_tokens_become_alike,
+    native_readouts_equal,
+    pooled_tokens_plateau,
+)
+from vit_tf.analysis.papers.walmer.section5_clusters import _over_untrained
+from vit_tf.analysis.statistics.claims import (
     DECIDED,
     Claim,
     Outcome,
@@ -20,13 +27,6 @@ from vit_tf.analysis.claims.claim import (
     decide,
     images_to_decide,
 )
-from vit_tf.analysis.engine.results import pack_correct
-from vit_tf.analysis.papers.raghu.section7_tokens import (
-    gap_tokens_become_alike,
-    native_readouts_equal,
-    pooled_tokens_plateau,
-)
-from vit_tf.analysis.papers.walmer.section5_clusters import _over_untrained
 from vit_tf.analysis.statistics.estimates import (
     Method,
     beyond,

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
-from ..statistics.estimates import Estimate, Method, Units
-from ..statistics.intervals import Limits
-from ..statistics.planning import safeguard_effect, units_for_power
+from .estimates import Estimate, Method, Units
+from .intervals import Limits
+from .planning import safeguard_effect, units_for_power
 
 POWER = 0.8  # with which a number of images decides
 MOST_IMAGES = 100_000  # more are no advice: ImageNet has 50,000 for validation
@@ -36,10 +36,9 @@ class PaperEffect:
     """The effect that a paper reports.
 
     Attributes:
-        sign: 1 for a number above its value without an effect, -1 for one below, and 0 for the
-            claim that there is no effect.
-        size: absolute value of the effect; None where the paper shows its sign in a picture, but
-            prints no number.
+        sign: 1 if the number is above its value without an effect, -1 if it is below, and 0 if the
+            claim is that there is no effect.
+        size: absolute value of the effect; None if the paper shows only its sign, in a figure.
         place: where the paper reports it, such as "section 6, Figure 8".
     """
 
@@ -50,27 +49,27 @@ class PaperEffect:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper, as a statistic that is 0 without an effect.
+    """A claim of a paper, as a statistic whose value is 0 if there is no effect.
 
-    The decorator `claim` creates a `Claim` from the function that computes the statistic. A
-    `Claim` can be called like this function.
+    The decorator `claim` creates a `Claim` from the function that computes the statistic. A `Claim`
+    can be called like this function.
 
     Attributes:
         name: short and unique name of the claim.
         statement: the claim, as a sentence.
-        explanation: definition of the number.
+        explanation: definition of the statistic.
         estimator: function that computes an `Estimate` from the results named in `inputs`.
-        inputs: names of the results that the estimator needs, with the roles of the models in
-            braces: `"cka.{vit}"`. `"accuracy.{vit}"` is the test accuracy of a model. `"block"` is
-            the block without skips of the model in the role "without".
-        unit: name of the number, such as "difference in CKA".
+        inputs: names of the results that the estimator needs. The roles of the models, such as
+            `vit` or `resnet`, are in braces: `"cka.{vit}"`. `"accuracy.{vit}"` is the test accuracy
+            of a model. `"block"` is the name of the block without skips, in the role "without".
+        unit: name of the statistic, such as "difference in CKA".
         paper: the effect that the paper reports.
         least: the smallest effect of interest, of either sign.
-        beyond_untrained: whether the effect is what training adds: the number of trained models
-            minus the number of untrained copies of the same models. It is false where copies have
-            no such number, or where it is 0 for them by construction: a model's own accuracy, and
-            models that differ in their training alone.
-        least_images: the number of training images from which on the claim is about a model.
+        beyond_untrained: whether the effect is what training adds: the statistic of the trained
+            models minus that of untrained copies of these models. It is false if copies have no
+            such statistic, or if it is 0 for them by construction: for a model's own accuracy, and
+            for models that differ only in their training.
+        least_images: the smallest number of training images for which the claim is tested.
         supervision: how the ViTs that the claim is about were trained, as values of
             `supervision.SUPERVISIONS`; empty for ViTs with any training.
     """
@@ -104,18 +103,19 @@ def claim(
     name: str = "",
     text: tuple[str, str] | None = None,
 ) -> Callable[[Callable[..., Estimate]], Claim]:
-    """Returns a decorator that creates a `Claim` from the function of its statistic.
+    """Returns a decorator that creates a `Claim` from the function that computes its statistic.
 
     The name of the claim is the name of the function. In the docstring of the function, the first
-    paragraph is the claim, the second paragraph defines the number, and the rest is for readers of
-    the code. The number is 0 without an effect: use differences, and logarithms of ratios.
+    paragraph is the claim, and the second paragraph defines the statistic. Further paragraphs are
+    not shown in reports. The statistic is 0 if there is no effect: use differences, and logarithms
+    of ratios.
 
     Args:
         inputs: names of the results, separated by spaces, as for a `Claim`.
         place: where the paper reports the claim.
         unit: as for a `Claim`.
-        effect: the effect that the paper prints. `"above"` and `"below"` stand for an effect whose
-            sign a figure shows, and 0 for a claim that there is none.
+        effect: the effect that the paper prints. `"above"` and `"below"` stand for an effect of
+            which a figure shows only the sign, and 0 for a claim that there is none.
         least, beyond_untrained, least_images, supervision: as for a `Claim`.
         name, text: name of the claim, and its statement and explanation. They replace the name and
             the docstring of the function, if the same function is used for several claims.
@@ -185,16 +185,16 @@ class Tested:
 
     Attributes:
         claim: the `Claim`.
-        estimate: the effect that decides the claim. Over images, it is about these models; over
-            runs, it is about such models in general.
-        trained: the number of the trained models.
-        untrained: the numbers of their untrained copies; empty for a claim without copies.
-        permuted: for a claim about the CKA of two models, the number when the two are shown
+        estimate: the effect that decides the claim. An estimate over images is about these models;
+            an estimate over runs is about any models that are trained in the same way.
+        trained: the statistic of the trained models.
+        untrained: the statistics of their untrained copies; empty for a claim without copies.
+        permuted: for a claim about the CKA of two models, the statistic if the two models are shown
             different images; None for other claims.
         models: names of the models.
-        results: names of the results from which the number was computed.
+        results: names of the results from which the statistic was computed.
         source: name and address of the paper.
-        runs: the effect in each run, by name of the run, of an estimate over runs.
+        runs: for an estimate over runs, a dict from the name of a run to its effect.
     """
 
     claim: Claim

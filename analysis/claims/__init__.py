@@ -1,1 +1,0 @@
-"""What a claim of a paper is, and how it is decided."""
