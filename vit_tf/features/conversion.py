@@ -121,8 +121,7 @@ def _layer_names(
                 )
             names.append(defaults[layer])
             continue
-        within = [name for name in defaults if _words(name.split("/")[0]) == _words(layer)]
-        names += within or [layer]
+        names += [x for x in defaults if _words(x.split("/")[0]) == _words(layer)] or [layer]
     return tuple(names)
 
 

@@ -246,11 +246,10 @@ def keras_features(
     ) -> tuple[TokenGrid | None, dict[str, str]]:
         if sizes is None:
             return None, {}
-        model_layers = described.graph.representations
-        inferred = grid_of_shapes(
-            layers, facts.shapes, sizes, graph, patch_size, prefix, model_layers
+        representations = described.graph.representations
+        return confirm(
+            grid_of_shapes(layers, facts.shapes, sizes, graph, patch_size, prefix, representations)
         )
-        return confirm(inferred)
 
     inferring, grid, reasons = None, declared.grid, {}
     if grid is None:

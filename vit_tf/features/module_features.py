@@ -255,9 +255,17 @@ class TorchFeatures(Features):
         # A value depends on the images and on what was computed before it.
         order = list(leaves)
         candidates = {source: leaves[source] for source in order[: order.index(name)]}
-        gradients = torch.autograd.grad(
-            value.sum(), list(candidates.values()), allow_unused=True, retain_graph=True
-        )
+        try:
+            gradients = torch.autograd.grad(
+                value.sum(), list(candidates.values()), allow_unused=True, retain_graph=True
+            )
+        except RuntimeError as error:  # checkpoints run parts of the module again
+            raise ValueError(
+                "Expected a module of which PyTorch computes gradients, without gradient "
+                "checkpointing (set_grad_checkpointing(False) in timm, "
+                "gradient_checkpointing_disable() in transformers). "
+                f"Received: {self.name}, which raises for {name!r}: {error}"
+            ) from error
         return [s for s, g in zip(candidates, gradients, strict=True) if g is not None]
 
     @with_gradients()

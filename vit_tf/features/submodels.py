@@ -364,8 +364,11 @@ def describe_taps(model: keras.Model) -> ModelTaps:
             shapes[tap] = (first[-2], *counts)
     scores = find_scores(model)
     tap = scores.tap if scores.is_head else ""
-    shared = shared_values(model, {name: tap.path for name, tap in traced.items()})
-    graph = replace(graph_of_taps(model, traced), scores=tap or None, shared_values=shared)
+    graph = replace(
+        graph_of_taps(model, traced),
+        scores=tap or None,
+        shared_values=shared_values(model, {name: tap.path for name, tap in traced.items()}),
+    )
     return ModelTaps(tuple(shapes), shapes, graph, model, scores)
 
 
