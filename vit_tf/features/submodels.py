@@ -147,9 +147,10 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
 
     Patterns with these endings also match values that no layer returns:
 
-    * `"/weights"`: attention weights of `MultiHeadAttention` layers, including those of KerasHub.
-      These weights are computed from queries and keys without a mask. If the model uses a mask,
-      there is a warning.
+    * `"/weights"`: attention weights of `MultiHeadAttention` and `GroupQueryAttention` layers,
+      including those of KerasHub. These weights are computed from queries and keys without a mask.
+      If the model uses a mask, there is a warning. Those of `Attention` layers, which have one
+      head, are the ones that the layer uses.
     * `"/skip"` and `"/branch"`: the two terms of a residual sum in a functional model. The part
       before the ending is the path of the sum, as in `"conv2_block1_add/skip"`.
     * `"/logits"`: class scores before the softmax or the sigmoids of the last layer of a model.
