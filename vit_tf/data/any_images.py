@@ -169,16 +169,14 @@ def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
 
 def _as_array(values: Any) -> Any:
     """Labels or annotations as an array; a ValueError for rows of different lengths."""
+    rows = values.to_list() if isinstance(values, tf.RaggedTensor) else values
     try:
-        rest = values if hasattr(values, "shape") else np.asarray(values)
-    except ValueError:  # NumPy has no arrays of such rows
-        rest = None
-    if rest is None or isinstance(rest, tf.RaggedTensor):
+        return rows if hasattr(rows, "shape") else np.asarray(rows)
+    except ValueError as error:  # NumPy has no arrays of such rows
         raise ValueError(
             "Expected one label for each image, in an array of shape (example,). Received: "
-            f"{type(values).__name__} of {len(list(values))} rows of different lengths"
-        )
-    return rest
+            f"{type(values).__name__} of {len(rows)} rows of different lengths"
+        ) from error
 
 
 def _from_torch(values: Any) -> Any:
