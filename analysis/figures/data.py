@@ -84,7 +84,7 @@ class Data:
         count = int(images.cardinality()) if isinstance(images, tf.data.Dataset) else 0
         if count <= 0:
             return 0, 0
-        # The first batch is read once: that decodes a part of the data.
+        # The first batch is read once, since reading decodes images.
         if ("batch", name) not in self._made:
             self._made["batch", name] = len(tf.nest.flatten(next(iter(images)))[0])
         return count, self._made["batch", name]
