@@ -228,7 +228,7 @@ def require_model(model: Any) -> None:
     is_pipeline = type(model).__module__.startswith("transformers.pipelines.")
     if not callable(model) or isinstance(model, type) or is_pipeline:
         raise ValueError(
-            "Expected features to be a callable from images to {tap: tensor}, such as "
+            "Expected features to be a callable from images to {layer: tensor}, such as "
             f"vit_tf.submodel(model, 'block*'). Received: {_describe(model)}"
         )
 

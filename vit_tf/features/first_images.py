@@ -63,9 +63,9 @@ def with_prefix_first(
         return grid
     numbers = np.flatnonzero(is_constant).tolist()
     warnings.warn(
-        f"The tokens {format_list(list(map(str, numbers)))} of {grid.num_tokens} in "
-        f"{features.name!r} are the same for all images: prefix tokens that do not come first. No "
-        "grid is inferred, as that of measurements begins with them",
+        f"No token grid is inferred for {features.name!r}: measurements expect prefix tokens "
+        f"first, but of its {grid.num_tokens} tokens, numbers "
+        f"{format_list(list(map(str, numbers)))} are the same for all images",
         stacklevel=6,
     )
     return None

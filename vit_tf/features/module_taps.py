@@ -218,7 +218,7 @@ def select_taps(
     named_taps = set()
     for name in names:
         if name not in sources:
-            raise unknown_name("tap", name, list(sources))
+            raise unknown_name("layer", name, list(sources))
         named_taps.add(name)
     layers = {name: sources[name] for name in named_taps}
     # Taps that are not named as submodules share the first part of their names with such a tap.

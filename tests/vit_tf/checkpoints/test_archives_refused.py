@@ -168,7 +168,7 @@ def test_pytorch_contents_that_are_refused(tmp_path):
     torch, path = torch_or_skip(), tmp_path / "a.pth"
     x = torch.ones(2, 3)
     refused = {
-        "a pickled list": [x],
+        "it holds a list instead": [x],
         "a str named 'y'": {"x": x, "y": "text"},
         "a list named": {"model": {"x": x, "y": [x]}},
         "a Tensor named 3": {3: x},
@@ -204,8 +204,8 @@ def test_pytorch_zips_that_are_refused(tmp_path):
         with raises(case):
             open_archive(path)
     unread = {
-        "more or less data": records | {pkl: double},
-        "declares more": records | {data: records[data][:-8]},
+        "the storage of a tensor": records | {pkl: double},
+        "but should have": records | {data: records[data][:-8]},
         "no item": {name: part for name, part in records.items() if name != data},
     }
     for case, members in unread.items():

@@ -220,7 +220,7 @@ def change(folder, file="config.json", **fields):
     ("name", "fields", "message"),
     [
         ("vit", {"model_type": "swin"}, "model_type.*'swin'.*vit"),
-        ("vit", {"model_type": "vit_hybrid"}, "'vit_hybrid'.*epsilon of 1e-5.*1e-8.*1e-6"),
+        ("vit", {"model_type": "vit_hybrid"}, "'vit_hybrid'.*epsilons: 1e-5, not 1e-6.*1e-8.*1e-5"),
         ("vit", {"model_type": None}, "model_type"),
         ("vit", {"hidden_act": "relu"}, "hidden_act.*'relu'"),
         ("vit", {"qkv_bias": False}, "qkv_bias.*False"),
