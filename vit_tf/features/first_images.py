@@ -64,8 +64,8 @@ def with_prefix_first(
     numbers = np.flatnonzero(is_constant).tolist()
     warnings.warn(
         f"No token grid is inferred for {features.name!r}: measurements expect prefix tokens "
-        f"first, but the tokens {format_list(list(map(str, numbers)))} of {grid.num_tokens} are the "
-        "same for all images",
+        f"first, but the tokens {format_list(list(map(str, numbers)))} of {grid.num_tokens} are "
+        "the same for all images",
         stacklevel=6,
     )
     return None
