@@ -98,9 +98,11 @@ def test_submodel_takes_lists_of_patterns(vit, tmp_path):
     vit_tf.submodel(vit, patterns).save(tmp_path / "taps.keras")
     assert vit_tf.load_features(tmp_path / "taps.keras", ["pooled"]).taps == ("pooled",)
     for wrong in (3, ["pooled", None]):
-        with pytest.raises(ValueError, match=r"Expected tap patterns to be text.*Received: "):
+        with pytest.raises(
+            ValueError, match=r"Expected patterns of layer names to be text.*Received: "
+        ):
             vit_tf.submodel(vit, wrong)
-    with pytest.raises(ValueError, match="Expected at least one tap pattern"):
+    with pytest.raises(ValueError, match="Expected at least one pattern of layer names"):
         vit_tf.submodel(vit, [])
 
 

@@ -228,8 +228,14 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([vit, "--taps", "block*"], "--taps applies only to models"),
         ([cnn, "--taps", "conv_1"], "Did you mean conv1"),
         ([cnn, vit, "--names", "one"], "Expected one value of --names for each model, 2"),
-        ([saved, "--patch-size", "4"], "have 5 tokens, but patch_size and prefix give 0 + 4 x 4"),
-        ([saved, "--patch-size", "8", "--prefix", "2"], "prefix give 2 + 2 x 2"),
+        (
+            [saved, "--patch-size", "4"],
+            "fit the 5 tokens of the layers. Received: 0 + 4 x 4 tokens",
+        ),
+        (
+            [saved, "--patch-size", "8", "--prefix", "2"],
+            "5 tokens of the layers. Received: 2 + 2 x 2 tokens",
+        ),
         ([saved, "--prefix", "1"], "--prefix needs --patch-size"),
         ([vit, "--patch-size", "8"], "--patch-size applies only to models"),
         ([saved, "--figures", "8"], "No figure applies to these models"),

@@ -233,7 +233,7 @@ def open_folder(path: str) -> "Folder":
         raise ValueError(
             f"Expected the folder {path!r} to hold {CONFIG} with {WEIGHTS} or {BIN} (whole or in "
             f"shards with their index), or {OPEN_CLIP} with {' or '.join(OPEN_CLIP_WEIGHTS)}; "
-            "a file is opened by its own path. Received: "
+            "to open a single file, pass its own path. Received: "
             f"{format_list(sorted(os.listdir(path))) or 'an empty folder'}"
         )
     config = read_json(os.path.join(path, file))
@@ -249,8 +249,8 @@ def open_folder(path: str) -> "Folder":
         if listed and (wrong := set(listed.items()) ^ stored):
             shown = format_list(f"{name!r} of {part}" for name, part in sorted(wrong))
             raise ValueError(
-                f"Expected the shards of {weights!r} to hold the tensors that it lists. "
-                f"Received these differences: {shown}"
+                f"Expected the files that {weights!r} lists to hold the tensors that it lists: "
+                f"download the folder again. Received these differences: {shown}"
             )
         return Folder(path, config, processor, archives, stack.pop_all(), file)
 
@@ -303,7 +303,7 @@ def _read_index(path: str) -> dict[str, str]:
     is_map = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
     if not is_map or not names:
         raise ValueError(
-            f"Expected {path!r} to hold a weight_map from tensors to files of its folder. "
+            f"Expected {path!r} to hold weight_map, a dict from tensor names to files. "
             f"Received: {str(names)[:200]}"
         )
     return names

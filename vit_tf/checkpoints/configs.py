@@ -204,7 +204,7 @@ def read_timm_config(config: dict) -> dict:
     unknown = sorted(set(more) - {*SHOWN.split(), *USED, *ONLY})
     if unknown:
         raise ValueError(
-            "Expected supported model_args in config.json. "
+            "Expected only model_args that vit_tf supports in config.json. "
             f"Received: {', '.join(map(repr, unknown[:8]))}"
         )
     fields = Config(more)
@@ -308,17 +308,18 @@ def preprocessing_from_config(
         _, images = PROCESSORS.get(str(kind), (None, None))
         if images is None:
             raise ValueError(
-                "Expected a preprocessor_config.json, or preprocessing=vit_tf.Preprocessing(...): "
-                "checkpoints of its type differ in mean and standard deviation. "
-                f"Received: neither, model_type={kind!r}"
+                "Expected preprocessor_config.json in the folder, or the argument "
+                "preprocessing=vit_tf.Preprocessing(...): models of this type differ in mean and "
+                f"standard deviation. Received: neither, model_type={kind!r}"
             )
         return images
     fields = _fields(folder.processor, folder)
     size, crop = _size(fields)
     if size != tuple(image_shape[:2]) and not any_size:
         raise ValueError(
-            f"Expected preprocessor_config.json to be for images of {tuple(image_shape[:2])} "
-            f"pixels, as the model. Received: {size}"
+            f"Expected the image size in preprocessor_config.json to be {tuple(image_shape[:2])}, "
+            "as that of the model, or the argument preprocessing=vit_tf.Preprocessing(...). "
+            f"Received: {size}"
         )
     resample = fields.get("resample")
     resample = lookup(
@@ -386,7 +387,10 @@ def _values(fields: dict, channels: int) -> dict:
     if fields.get("do_rescale", True):
         factor = fields.get("rescale_factor", 1 / 255)
         if not _is_number(factor) or not 0 < factor < LARGEST:
-            raise ValueError(f"Expected rescale_factor to be above 0. Received: {factor!r}")
+            raise ValueError(
+                "Expected rescale_factor in preprocessor_config.json to be a number above 0. "
+                f"Received: {factor!r}"
+            )
         scale = 255 * factor
     if not math.isclose(scale, 1):
         mean, std = (tuple(x / scale for x in values) for values in (mean, std))
@@ -422,8 +426,9 @@ def timm_preprocessing(config: dict, channels: int) -> dict:
     known_mode = fields.get("crop_mode", "center") in ("center", "squash")
     if not _is_number(crop) or not 0 < crop <= 1 or not known_mode:
         raise ValueError(
-            "Expected pretrained_cfg to have crop_pct in (0, 1] and crop_mode 'center' or 'squash'."
-            f" Received: crop_pct={crop!r}, crop_mode={fields.get('crop_mode')!r}"
+            "Expected pretrained_cfg in config.json to have crop_pct in (0, 1] and crop_mode "
+            "'center' or 'squash'. "
+            f"Received: crop_pct={crop!r}, crop_mode={fields.get('crop_mode')!r}"
         )
     mean, std = (numbers(fields, name, channels) for name in ("mean", "std"))
     return {

@@ -142,9 +142,10 @@ def _sincos_map(tensors: Tensors, channels: int, options: LoadOptions) -> Weight
     size = options.image_shape or by_name
     if size is None or "cls" in tensors or options.pooling == "cls":
         raise ValueError(
-            f"Expected image_shape and no class token for a file with sine-cosine positions, "
-            f"which it does not store. Received: image_shape={options.image_shape}, "
-            f"{'cls' if 'cls' in tensors else 'no cls'}, pooling={options.pooling!r}"
+            "Expected image_shape=, no class token, and pooling other than 'cls' for a file "
+            "without position embeddings, which are taken as sine-cosine. Received: "
+            f"image_shape={options.image_shape}, {'a' if 'cls' in tensors else 'no'} class token, "
+            f"pooling={options.pooling!r}"
         )
     arguments = {"image_shape": (*size[:2], channels), "pooling": "gap", "position_type": "sincos"}
     return WeightMap(arguments, new=("embedding/positions",))

@@ -457,13 +457,13 @@ TYPES = {
 }
 # Types of models that differ from those here in what no option expresses.
 _MODULE = (
-    "it is measured as transformers' module, "
+    "measure the PyTorch module of transformers instead, "
     "vit_tf.analysis.cka(transformers.AutoModel.from_pretrained(FOLDER), images)"
 )
 DIFFERENT = {
     "aimv2": _MODULE,
     "aimv2_vision_model": _MODULE,
-    "vit_hybrid": "its ResNet has group normalisations with an epsilon of 1e-5 and adds 1e-8 to "
-    "the variance of kernels, where Google's, of whose .npz a hybrid opens, has 1e-6 and adds 1e-5 "
-    "to their deviation",
+    "vit_hybrid": "open Google's .npz of the hybrid instead. The ResNet in transformers uses other "
+    "epsilons: 1e-5, not 1e-6, in group normalization, and 1e-8 in the variance of kernels, not "
+    "1e-5 in their standard deviation",
 }

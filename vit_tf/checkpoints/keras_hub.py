@@ -103,8 +103,8 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
         preprocessing, reason = find_preprocessing(backbone if name in PAIRS else model)
         if preprocessing is None:
             raise ValueError(
-                "Specify preprocessing=vit_tf.Preprocessing(...): that of the model is "
-                f"{reason}. Received: preprocessing=None"
+                "Specify preprocessing=vit_tf.Preprocessing(...): the preprocessing of the model "
+                f"is {reason}. Received: preprocessing=None"
             )
     arguments = mapping.arguments | {"preprocessing": preprocessing}
     vit = getattr(models, CLASSES.get(kind, "ViT"))(**arguments)
@@ -315,7 +315,10 @@ def _require(config: dict, **values: object) -> None:
     """Raises a ValueError for the first field of another value than is supported."""
     for name, value in values.items():
         if config[name] != value:
-            raise ValueError(f"Expected {name} to be {value!r}. Received: {config[name]!r}")
+            raise ValueError(
+                f"Expected {name} of the KerasHub backbone to be {value!r}, the only supported "
+                f"value. Received: {config[name]!r}"
+            )
 
 
 def _arguments(config: dict, hidden: int, has_class: bool, **more: object) -> WeightMap:

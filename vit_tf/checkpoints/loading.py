@@ -56,8 +56,8 @@ OTHERS = {
         measured_as_module("eva02_..."),
         r"(?s)\A(?=.*^pos_embed$)(?=.*^blocks\.0\.attn\.(q_bias|q_proj\.weight)$)",
     ),
-    "a CaiT": ("adds its class token after the patches' blocks", r"^(module\.)?blocks_token_only"),
-    "a Hiera": ("merges tokens between blocks", r"^(model\.)?blocks\.\d+\.proj\.weight$"),
+    "a CaiT": (measured_as_module("cait_..."), r"^(module\.)?blocks_token_only"),
+    "a Hiera": (measured_as_module("hiera_..."), r"^(model\.)?blocks\.\d+\.proj\.weight$"),
     "a Perception Encoder": (
         measured_as_module("vit_pe_..."),
         r"(?s)\A(?!.*^(fc_)?norm\.weight$).*^norm_pre\."
@@ -69,7 +69,7 @@ OTHERS = {
 # The same of released models whose tensors have the names and shapes of others, by a part of the
 # name of their file.
 NAMED_OTHERS = {
-    "_rpn_": "normalizes after attention and MLP, not before them",
+    "_rpn_": measured_as_module("vit_..._rpn_..."),
     "_lingbot": measured_as_module("vit_base_patch16_lingbot"),
 }
 
@@ -246,8 +246,8 @@ def load_pretrained(
             at_most(max(shape), LARGEST_RESIZE * max(height, width), "pixels a side")
             warnings.warn(
                 f"{path} is opened at the {shape[0]} x {shape[1]} pixels of its image processor, "
-                f"not at the {height} x {width} of its weights: image_shape=({height}, {width}) "
-                "keeps those.",
+                f"not at the {height} x {width} of its weights. To keep the size of the weights, "
+                f"pass image_shape=({height}, {width}).",
                 stacklevel=2,
             )
         method = positions or conversion.positions or conversion.interpolation
@@ -290,7 +290,7 @@ def _located(archive: CheckpointFile) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{error}, in {archive.path!r}") from error
+        raise ValueError(f"{error} (in {archive.path!r})") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(
             f"Expected the configuration and the tensors to fit each other in {archive.path!r}. "

@@ -187,7 +187,7 @@ def _convert_own(
     unknown = sorted(set(config.fields) - {*DEFAULTS, *REQUIRED_VALUES, *IGNORED_FIELDS})
     if unknown:
         raise ValueError(
-            f"Expected the fields of vision_cfg in {OPEN_CLIP} to be known. "
+            f"Expected only fields that vit_tf supports in vision_cfg of {OPEN_CLIP}. "
             f"Received: {', '.join(map(repr, unknown[:8]))}"
         )
     width, head_width = config.integer("width"), config.integer("head_width")

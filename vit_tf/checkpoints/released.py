@@ -323,7 +323,8 @@ def refuse_other_formats(path: str | os.PathLike) -> None:
             stem = os.path.splitext(os.path.basename(path))[0].removesuffix(".weights")
             received = words.format(path=path, new_name=f"{stem}.keras")
             raise ValueError(
-                "Expected a .keras, .safetensors, .npz or .pth file, or a folder of them. "
+                "Expected a .keras, .safetensors, .npz, .pth, .pt or .bin file, or the folder of a "
+                "model. "
                 f"Received: {path!r}, {received}"
             )
 

@@ -106,8 +106,8 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     averaged = "fc_norm.weight" in inside
     if config.get("fc_norm", averaged) != averaged or (averaged and options.pooling == "cls"):
         raise ValueError(
-            "Expected pooling by the mean of the patches, with tensors 'fc_norm.*' if it is "
-            "normalized. "
+            "Expected pooling='gap' for a file with tensors 'fc_norm.*', and fc_norm of "
+            "config.json to be True exactly if the file has them. "
             f"Received: pooling={options.pooling!r}, {'' if averaged else 'no '}tensors "
             f"'fc_norm.*', fc_norm={config.get('fc_norm')} of config.json"
         )
@@ -530,8 +530,9 @@ def _clip_projection(tensors: Tensors, width: int, options: LoadOptions) -> Weig
         def convert(kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
             if np.any(bias):
                 raise ValueError(
-                    f"Expected a zero bias, as timm writes it, in a head with as many units as "
-                    f"CLIP's projection. Received: {HEAD[1]!r} up to {np.abs(bias).max():.3g}"
+                    f"Expected {HEAD[1]!r} to be zero: a head with as many units as CLIP's "
+                    "projection is read as the projection, to which timm adds a zero bias. "
+                    f"Received: values up to {np.abs(bias).max():.3g}"
                 )
             return kernel.T
 

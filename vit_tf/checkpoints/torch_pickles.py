@@ -100,7 +100,7 @@ def _open_zip(zipped: zipfile.ZipFile) -> tuple[Any, ReadStorage]:
     """(what a file holds, function that reads a storage of it)."""
     names = zipped.namelist()
     if any(name.rpartition("/")[2] == "constants.pkl" for name in names):
-        raise ValueError("a TorchScript archive, which is a program; save its state_dict() instead")
+        raise ValueError("it is a TorchScript archive: save the state_dict() of the module instead")
     pickled = next(name for name in names if name.rpartition("/")[2] == "data.pkl")
     folder = pickled.removesuffix("data.pkl")
     if f"{folder}byteorder" in names and zipped.read(f"{folder}byteorder") != b"little":
@@ -163,7 +163,9 @@ class TensorUnpickler(pickle.Unpickler):
             return STORAGES[match[1]]
         if IGNORED.fullmatch(path):
             return Ignored
-        raise ValueError(f"the object {path!r}, but only tensors are read (save a state_dict)")
+        raise ValueError(
+            f"it has the object {path!r}, but only tensors are read: save model.state_dict()"
+        )
 
     def persistent_load(self, pid: Any) -> Storage:
         kind, dtype, key, _, count, *view = pid
@@ -197,12 +199,18 @@ def _state_dict(saved: Any) -> tuple[str | None, dict[str, Tensor]]:
     """(key or None, dict of tensors in what was saved, without the plain numbers among them)."""
 
     if not isinstance(saved, dict):
-        raise ValueError(f"a pickled {type(saved).__name__} where a dict of tensors is expected")
+        raise ValueError(
+            f"it holds a {type(saved).__name__} instead of a dict of tensors: save "
+            "model.state_dict()"
+        )
     dicts = [key for key in CONTAINERS if isinstance(saved.get(key), dict)]
     with_tensors = (key for key in dicts if any(isinstance(x, Tensor) for x in saved[key].values()))
     container = next(with_tensors, None)
     named = saved if container is None else saved[container]
     for name, value in named.items():
         if not isinstance(name, str) or not isinstance(value, (Tensor, int, float)):
-            raise ValueError(f"a {type(value).__name__} named {name!r} where a tensor is expected")
+            raise ValueError(
+                f"it holds a {type(value).__name__} named {name!r} instead of a tensor: save "
+                "model.state_dict()"
+            )
     return container, {name: x for name, x in named.items() if isinstance(x, Tensor)}

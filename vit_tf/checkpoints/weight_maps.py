@@ -745,7 +745,8 @@ def file_grid(
         if side and side**2 == num_positions - prefix:
             return TokenGrid(side, side, prefix, stride)
     raise ValueError(
-        "Expected the number of positions of a square token grid, or of the grid of image_shape. "
+        "Expected as many positions as tokens of a square grid or of the grid of image_shape: for "
+        "images that are not square, pass image_shape=. "
         f"Received: {num_positions} positions, image_shape={own or asked}"
     )
 
@@ -801,8 +802,8 @@ def patch_positions_map(
             break
     if size is None:
         raise ValueError(
-            "Expected the number of positions of a square token grid, or of the grid of "
-            "image_shape. "
+            "Expected as many positions as tokens of a square grid or of the grid of image_shape: "
+            "for images that are not square, pass image_shape=. "
             f"Received: {shape[1]} positions, image_shape={options.image_shape}"
         )
     weights = {"embedding/positions": Transform({name: shape})}

@@ -128,7 +128,8 @@ def as_patterns(patterns: Iterable) -> tuple[str, ...]:
     for pattern in flat:
         if not isinstance(pattern, str):
             raise ValueError(
-                f"Expected tap patterns to be text, such as 'block*/mlp/sum'. Received: {pattern!r}"
+                "Expected patterns of layer names to be text, such as 'block*/mlp/sum'. "
+                f"Received: {pattern!r}"
             )
     return tuple(flat)
 
@@ -156,7 +157,7 @@ def as_image_shape(image_shape: Iterable, counts: tuple = (3,)) -> tuple:
     if isinstance(image_shape, str):
         raise ValueError(
             "Expected image_shape to be (height, width, channels) in pixels. "
-            f"Received: {image_shape!r}; a variant by name is made by "
+            f"Received: {image_shape!r}; to create a variant by its name, call "
             f"from_variant({image_shape!r}, image_shape=(224, 224, 3))"
         )
     return as_sizes("image_shape", image_shape, "(height, width, channels) in pixels", counts)

@@ -286,7 +286,9 @@ def as_images(
         )
     if np.ma.is_masked(images) or tf.as_dtype(images.dtype).is_complex:
         received = "a masked array" if np.ma.is_masked(images) else f"complex type {images.dtype}"
-        raise ValueError(f"Expected images of real numbers, all known. Received: {received}")
+        raise ValueError(
+            f"Expected images of real numbers without masked values. Received: {received}"
+        )
     if len(images.shape) == 3 and images.shape[-1] in CHANNELS:
         images = images[None]
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:

@@ -275,7 +275,8 @@ def _check(
     size = tuple(shapes[0][1:3])
     if not 0 <= shift < min(size):
         raise ValueError(
-            f"Expected shift to be at least 0 and smaller than the images. Received: shift={shift}"
+            f"Expected shift to be from 0 to {min(size) - 1}, less than the smaller side of the "
+            f"images. Received: shift={shift}"
         )
     fits = crop is None or (
         len(crop) == 2 and all(0 < n <= m for n, m in zip(crop, size, strict=True))
@@ -392,7 +393,7 @@ def mask_patches(
     covered = (rows * stride, columns * stride)
     if tuple(shape[1:3]) != covered or rows * columns < 2:
         raise ValueError(
-            f"Expected images of {covered} pixels, the size of {grid}, with at least two patches. "
+            f"Expected images of {covered} pixels, which {grid} covers, with at least two patches. "
             f"Received: images of shape {tuple(shape)}"
         )
     preprocessing = preprocessing or Preprocessing.of(tuple(shape[1:]))

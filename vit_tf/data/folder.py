@@ -231,7 +231,10 @@ def scan(root: str | os.PathLike) -> ImageFiles:
     }
     if labelled and len(labelled) < len(parts):
         names = [split for split in parts if split not in labelled]
-        warn_once(f"{without_password(root)}: unknown classes of {join_words(names)}, left out.")
+        warn_once(
+            f"{without_password(root)}: splits without known classes are left out: "
+            f"{join_words(names)}."
+        )
     parts = labelled or parts
     defining = [parts["train"]] if "train" in parts else parts.values()
     class_names = sort_names({name for part in defining for name in part.class_names})

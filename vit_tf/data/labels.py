@@ -5,7 +5,7 @@ import tensorflow as tf
 
 MOST_CLASSES = 1_000_000  # of which a head is still a few gigabytes
 FROM_ONE = ": they are numbered from 1, use labels - 1"
-NEGATIVE = ": those below 0 stand for unknown classes, as of a folder without class folders"
+NEGATIVE = ": labels below 0 mean unknown classes, as in a folder without class folders"
 
 
 def require_label_type(

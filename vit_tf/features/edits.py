@@ -92,8 +92,8 @@ def along(axis: int, indices: int | Sequence[int], edit: Edit) -> Edit:
         valid = positions.dtype.kind in "iu" and positions.size
         if size is None or not valid or positions.min() < 0 or positions.max() >= size:
             raise ValueError(
-                f"Expected indices of axis {axis}, below its size. Received: indices={indices} "
-                f"for a layer output of shape {tuple(value.shape)}"
+                f"Expected indices of axis {axis}, from 0 to its size - 1. "
+                f"Received: indices={indices} for a layer output of shape {tuple(value.shape)}"
             )
         mask = np.isin(np.arange(size), positions)
         shape = [1] * rank
@@ -179,8 +179,8 @@ def intervene(model: Any, edits: Mapping[str, Edit], *patterns: str | Sequence[s
         isinstance(pattern, str) and callable(edit) for pattern, edit in edits.items()
     ):
         raise ValueError(
-            "Expected edits to be a dict from tap patterns to functions of a value, such as "
-            f"{{'block03/attention/branch': vit_tf.edits.zero}}. Received: {edits!r}"
+            "Expected edits to be a dict from patterns of layer names to functions of a value, "
+            f"such as {{'block03/attention/branch': vit_tf.edits.zero}}. Received: {edits!r}"
         )
     if is_torch_module(model):
         from vit_tf.features.torch_modules import IntervenedModule  # which imports PyTorch
@@ -250,7 +250,7 @@ def run_interventions(
     edits_of_runs = interventions(taps) if callable(interventions) else interventions
     starts.append(x)  # None: a run without edits starts after the last segment
     for name in itertools.chain(*edits_of_runs):
-        lookup("tap", name, taps)
+        lookup("layer", name, taps)
     beginnings = [_beginning(segments, edits, tap) for edits in edits_of_runs]
     order = sorted(range(len(beginnings)), key=lambda run: beginnings[run][0])
     values = {}

@@ -76,7 +76,7 @@ def cannot_be_split(name: str) -> ValueError:
 
 def no_class_scores(name: str, reason: str, vector: str | None) -> ValueError:
     """The error for a model without class scores, where these are read, and may be a vector."""
-    example = f", scores={vector!r} if {vector!r} holds them" if vector else ""
+    example = f", for example scores={vector!r}" if vector else ""
     return ValueError(
         f"{name!r} has no class scores: {reason}, as in a model without a classifier. If a layer "
         f"returns class scores, name it with scores={example}"
@@ -278,7 +278,10 @@ class Features(abc.ABC):
         Raises:
             ValueError: for features that are not those of a Keras model.
         """
-        raise ValueError(f"Expected features of a Keras model. Received: {type(self).__name__}")
+        raise ValueError(
+            "Expected a Keras model, or vit_tf.submodel of one. "
+            f"Received: {self.name!r}, {type(self).__name__}"
+        )
 
     def segments(self) -> Sequence[Callable[[tf.Tensor], tuple[Taps, tf.Tensor | None]]]:
         """The model as a chain of pieces, called one after another, for gradients of many layers.

@@ -84,7 +84,7 @@ def _cost(op: tf.Operation, functions: dict) -> int:
             f"cost. Received: {op.type} at {op.name!r}"
         )
     if not all(tensor.shape.is_fully_defined() for tensor in (*op.inputs, *op.outputs)):
-        raise ValueError(f"Expected static shapes. Received: {op.type} at {op.name!r}")
+        raise ValueError(f"Expected tensors of static shapes. Received: {op.type} at {op.name!r}")
     return _COSTS[op.type](op)
 
 
@@ -111,7 +111,10 @@ def _count_einsum(op: tf.Operation) -> int:
     equation = op.get_attr("equation").decode()
     terms, result = equation.split("->")
     if "." in equation:
-        raise ValueError(f"Expected labels of all axes. Received: {equation!r} at {op.name!r}")
+        raise ValueError(
+            "Expected an einsum equation with a label for each axis, without '...'. "
+            f"Received: {equation!r} at {op.name!r}"
+        )
     terms = terms.split(",")
     sizes = {
         label: size

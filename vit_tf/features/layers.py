@@ -417,8 +417,8 @@ def infer_grid(
         extra = count - grid.num_spatial if prefix is None else prefix
         if extra < 0 or extra + grid.num_spatial != count:
             raise ValueError(
-                f"The layers have {count} tokens, but patch_size and prefix give "
-                f"{max(extra, 0)} + {grid.rows} x {grid.columns}"
+                f"Expected patch_size and prefix to fit the {count} tokens of the layers. "
+                f"Received: {max(extra, 0)} + {grid.rows} x {grid.columns} tokens"
             )
         return TokenGrid.of_patches((height, width), patch_size, extra)
     if not counts:

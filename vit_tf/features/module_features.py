@@ -141,7 +141,7 @@ class TorchFeatures(Features):
         """The layers where functions of values, by layer, change them while the module runs."""
         layers = self.layers(tuple(images.shape[1:]))
         for name in edits:
-            lookup("tap", name, layers)
+            lookup("layer", name, layers)
         taps, replaced = self(images) if taps is None else taps, {}
         for layer in layers:
             if layer in edits:

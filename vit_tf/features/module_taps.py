@@ -208,7 +208,7 @@ def select_taps(
 ) -> dict[str, str]:
     """Taps by name and by patterns, in the order of computation, and their names in a trace."""
     sources = tap_sources(trace)
-    layers = {name: lookup("tap", name, sources) for name in names}
+    layers = {name: lookup("layer", name, sources) for name in names}
     # Taps that are not named as submodules share the first part of their names with such a tap.
     sites = {tap.split("/")[0] for tap, name in sources.items() if tap != name}
     sites |= {EMBEDDING, SCORES, OUTPUT}

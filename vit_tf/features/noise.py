@@ -119,7 +119,7 @@ def _shapes(features: Features, images: tf.Tensor) -> dict[str, Any]:
     unknown = [tap for tap, shape in shapes.items() if None in shape]
     if unknown:
         raise ValueError(
-            "Expected taps of known shapes, to fill them with noise. "
+            "Expected layer outputs of known shapes, to fill them with noise. "
             f"Received: {format_list(unknown)}"
         )
     return shapes

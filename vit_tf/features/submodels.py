@@ -124,8 +124,9 @@ class TapModel(keras.Model):
             for layer in self._flatten_layers()
         ):
             raise ValueError(
-                "Expected a submodel of a model that is not quantized to be saved or copied. "
-                f"Received: {self.name!r}, quantized; save the whole model, or `export` the taps"
+                "Expected a submodel of a model that is not quantized: others cannot be saved or "
+                f"copied. Received: {self.name!r}, of a quantized model. Save the whole model, or "
+                "call `export` on the submodel"
             )
         return super().get_config() | self.facts() | {"pooled_tokens": self.pooled_tokens}
 
@@ -182,7 +183,7 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
         patterns = model.taps if isinstance(model, TapModel) else graph_of(model).representations
     patterns = as_patterns(patterns)
     if not patterns:
-        raise ValueError("Expected at least one tap pattern, such as 'block*/mlp/sum'.")
+        raise ValueError("Expected at least one pattern of layer names, such as 'block*/mlp/sum'.")
     name = f"{model.name.removesuffix('_taps')}_taps"
     if isinstance(model, TapModel):
         outputs = _tensors(model)

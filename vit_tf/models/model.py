@@ -138,8 +138,8 @@ class VisionModel(keras.Model):
         default = keras.quantizers.Int8QuantizationConfig().get_config()
         if mode != "int8" or config.get_config() != default:
             raise ValueError(
-                "Expected mode to be 'int8' with the default quantizers: models of this package "
-                f"are loaded with no other. Received: mode={mode!r}, {type(config).__name__}"
+                "Expected mode to be 'int8' with the default quantizers: models of vit_tf cannot "
+                f"be loaded with others. Received: mode={mode!r}, {type(config).__name__}"
             )
         super().quantize(mode=mode, config=config, **kwargs)
 

@@ -144,8 +144,8 @@ def _require_runnable(module: torch.nn.Module, name: str) -> None:
     is_lazy = torch.nn.parameter.is_lazy
     if empty := [n for n, p in parameters if is_lazy(p) or (p is not None and p.is_meta)]:
         raise ValueError(
-            f"{name} has {format_list(empty)}, lazy or on the device 'meta': load its weights, "
-            "or call it on images once"
+            f"{name} has parameters without values, lazy or on the device 'meta': load its "
+            f"weights, or call it on images once. Received: {format_list(empty)}"
         )
     paths = [path for path, _ in module.named_modules()]
     if compiled := [p.removesuffix("._orig_mod") for p in paths if p.endswith("._orig_mod")]:

@@ -96,7 +96,7 @@ def ends_in_softmax(model: keras.Model) -> bool:
             "Expected a model that returns class scores (logits) or their softmax: leave out the "
             f"activation of the last layer, as in Dense(classes) or classifier_activation=None. "
             f"Received: {model.name!r}, which returns the {scores.activation} of scores"
-            + (" that are not found" if scores.activation == "softmax" else "")
+            + ("; these scores are not found" if scores.activation == "softmax" else "")
         )
     return False
 
@@ -109,8 +109,8 @@ def _scores_before_softmax(probabilities: Tensor) -> Tensor:
         return probabilities  # Keras infers the shapes of losses without the model
     if activation != "softmax":
         raise ValueError(
-            "The class scores before the softmax cannot be found: leave out the activation of "
-            "the last layer, or do not train eagerly"
+            "The class scores before the softmax are not found: leave out the activation of the "
+            "last layer, or do not run functions eagerly"
         )
     return ops.cast(scores, "float32")
 

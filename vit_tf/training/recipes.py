@@ -131,7 +131,7 @@ class Recipe:
         ends_in_run = warmup is None or warmup < self.epochs
         expect(ends_in_run, "warmup_epochs", f"None or in [0, epochs={self.epochs})", self)
         has_one_unit = self.warmup_steps is None or warmup is None
-        expect(has_one_unit, "warmup_steps", "None or >= 0 without warmup_epochs", self)
+        expect(has_one_unit, "warmup_steps", "None, since warmup_epochs is set", self)
         lookup("optimizer", name, OPTIMIZERS)  # an unknown one raises
         lookup("loss", self.loss, dict.fromkeys(LOSSES))
         can_smooth = self.loss == "softmax" or not self.label_smoothing
@@ -373,7 +373,7 @@ class FineTuning:
         in_run = self.warmup_steps is None or self.warmup_steps < self.steps
         expect(in_run, "warmup_steps", f"None or in [0, steps={self.steps})", self)
         both = (self.resize is None) == (self.crop is None)
-        expect(both, "resize", f"as crop={self.crop}, both or none", self)
+        expect(both, "resize", f"set exactly if crop is (crop={self.crop})", self)
 
     @classmethod
     def vit(cls, num_examples: int, **changes: Any) -> "FineTuning":

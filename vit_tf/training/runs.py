@@ -249,7 +249,7 @@ def _as_batches(data: Any, split: str, batch_size: int | None, seed: int | None 
     if hasattr(data, "element_spec"):
         if batch_size is not None:
             raise ValueError(
-                "batch_size= is for arrays: a tf.data.Dataset has batches. Received: "
+                "A tf.data.Dataset already has batches: leave out batch_size=. Received: "
                 f"{batch_size=} for the {split} data"
             )
     else:

@@ -112,5 +112,5 @@ def test_unknown_shapes_are_refused(images):
     def features(x):
         return {"ragged": tf.reshape(x, (tf.shape(x)[0], -1, 3 + 0 * tf.shape(x)[0]))}
 
-    with pytest.raises(ValueError, match=r"Expected taps of known shapes.*ragged"):
+    with pytest.raises(ValueError, match=r"Expected layer outputs of known shapes.*ragged"):
         analysis.engine.gaussian_like(features)(images)

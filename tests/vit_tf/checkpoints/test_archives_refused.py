@@ -168,7 +168,7 @@ def test_pytorch_contents_that_are_refused(tmp_path):
     torch, path = torch_or_skip(), tmp_path / "a.pth"
     x = torch.ones(2, 3)
     refused = {
-        "a pickled list": [x],
+        "it holds a list instead": [x],
         "a str named 'y'": {"x": x, "y": "text"},
         "a list named": {"model": {"x": x, "y": [x]}},
         "a Tensor named 3": {3: x},

@@ -120,5 +120,5 @@ def test_a_folder_without_a_configuration_lists_what_it_holds(tmp_path):
         vit_tf.load_pretrained(tmp_path)
     for name in ("a.safetensors", "b.safetensors"):
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(ValueError, match=r"by its own path.*a\.safetensors, b\.safetensors"):
+    with pytest.raises(ValueError, match=r"pass its own path.*a\.safetensors, b\.safetensors"):
         vit_tf.load_pretrained(tmp_path)

@@ -220,7 +220,7 @@ def change(folder, file="config.json", **fields):
     ("name", "fields", "message"),
     [
         ("vit", {"model_type": "swin"}, "model_type.*'swin'.*vit"),
-        ("vit", {"model_type": "vit_hybrid"}, "'vit_hybrid'.*epsilon of 1e-5.*1e-8.*1e-6"),
+        ("vit", {"model_type": "vit_hybrid"}, "'vit_hybrid'.*epsilons: 1e-5, not 1e-6.*1e-8.*1e-5"),
         ("vit", {"model_type": None}, "model_type"),
         ("vit", {"hidden_act": "relu"}, "hidden_act.*'relu'"),
         ("vit", {"qkv_bias": False}, "qkv_bias.*False"),
@@ -247,7 +247,7 @@ def change(folder, file="config.json", **fields):
         ("beit", {"id2label": {"0": "a", "1": "b"}}, "id2label.*0 to 2"),
         ("beit", {"id2label": {"0": "a", "1": "b", "2": 3}}, "id2label.*0 to 2"),
         ("beit", {"id2label": ["a", "b", "c"]}, "id2label.*0 to 2"),
-        ("beit", {"image_size": 24}, r"\(24, 24\) pixels.*\(20, 20\)"),
+        ("beit", {"image_size": 24}, r"size.*\(24, 24\).*\(20, 20\)"),
         ("bit", {"layer_type": "bottleneck"}, "layer_type.*'preactivation'.*'bottleneck'"),
         ("bit", {"global_padding": "SAME"}, "global_padding.*None.*'SAME'"),
         ("bit", {"num_groups": 16}, "num_groups.*32.*16"),

@@ -154,7 +154,7 @@ def test_images(written):
         ({"act_kwargs": {"approximate": "tanh"}}, "act_kwargs.*None.*tanh"),
         ({"norm_kwargs": {"eps": 1e-6}}, "norm_kwargs"),
         ({"timm_model_name": "convnext_base"}, "timm_model_name.*None.*'convnext_base'"),
-        ({"moe": 8}, "known.*'moe'"),
+        ({"moe": 8}, "supports in vision_cfg.*'moe'"),
         ({"head_width": 48}, "head_width.*24.*48"),
         ({"image_size": 24}, "positions"),
         ({"image_size": "20"}, "image_size of open_clip_config.json.*'20'"),
@@ -222,7 +222,7 @@ def test_siglip_in_a_folder(size, tmp_path):
     assert max(tower_models.errors_of(model, expected, images).values()) < MOST
     other = {"model_cfg": MODEL | {"vision_cfg": vision | {"image_size": [30, 24]}}}
     write_config(tmp_path, other)
-    with refuses(r"\(30, 24\), the image_size in open_clip_config.json|number of positions"):
+    with refuses(r"\(30, 24\), the image_size in open_clip_config.json|as many positions"):
         vit_tf.load_pretrained(tmp_path, num_heads=3)
 
 

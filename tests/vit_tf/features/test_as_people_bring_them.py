@@ -67,7 +67,7 @@ class Head(Plain):
 def test_the_error_names_the_vector_that_may_be_scores(images):
     torch.manual_seed(0)
     module, labels = Head().eval(), np.arange(6) % 4
-    with pytest.raises(ValueError, match="scores='logits' if"):
+    with pytest.raises(ValueError, match="for example scores='logits'"):
         analysis.mistakes(module, (images, labels))
     found = analysis.mistakes(module, (images, labels), scores="logits")
     with torch.no_grad():

@@ -217,7 +217,7 @@ def test_many_runs_at_once_are_those_one_by_one(make, max_runs):
 def test_a_run_with_an_edit_of_no_tap_raises():
     features = submodel(our_vit(), "block00/mlp/sum", "logits")
     runs = [{"block00/mlp/sum": edits.zero}, {"block07/mlp/sum": edits.zero}]
-    with pytest.raises(ValueError, match=r"Unknown tap: 'block07/mlp/sum'"):
+    with pytest.raises(ValueError, match=r"Unknown layer: 'block07/mlp/sum'"):
         run_interventions(features, runs, "logits", batch())
 
 
@@ -234,7 +234,8 @@ def test_edits_are_what_they_say(rng):
     expected[:, [0, 2], 1] = 0
     np.testing.assert_array_equal(actual, expected)
     with pytest.raises(
-        ValueError, match=r"axis 2, below its size. Received: indices=2 for a layer output of"
+        ValueError,
+        match=r"axis 2, from 0 to its size - 1. Received: indices=2 for a layer output of",
     ):
         edits.head(2, edits.zero)(value)
     with pytest.raises(ValueError, match="Received: shift=3 in a batch of 3"):

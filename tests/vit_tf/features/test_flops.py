@@ -164,7 +164,7 @@ def test_unknown_operations_are_named():
     dilated = keras.Sequential([keras.Input((6, 5, 3)), layers.Conv2D(4, 2, dilation_rate=2)])
     with pytest.raises(ValueError, match="Received: BatchToSpaceND at "):
         count_flops(dilated)
-    with pytest.raises(ValueError, match=r"labels of all axes.*'\.\.\.i,io->\.\.\.o'"):
+    with pytest.raises(ValueError, match=r"a label for each axis.*'\.\.\.i,io->\.\.\.o'"):
         count_flops(keras.Sequential([keras.Input((2, 2, 3)), Sum("...i,io->...o", (3, 4))]))
 
 

@@ -347,7 +347,7 @@ def test_without_patterns_the_units_of_a_resnet():
 def test_errors(vit, tmp_path):
     with pytest.raises(ValueError, match=r"Unknown layer or pattern.*block00/mlp/sum"):
         vit_tf.submodel(vit, "block00/mlp/sun")
-    with pytest.raises(ValueError, match="Expected at least one tap pattern"):
+    with pytest.raises(ValueError, match="Expected at least one pattern of layer names"):
         vit_tf.submodel(vit, ())
     with pytest.raises(ValueError, match=r"Expected model to be a keras\.Model"):
         vit_tf.submodel(lambda images: images, "*")

@@ -108,7 +108,7 @@ def test_warmup_in_steps():
     assert isinstance(schedule, WarmupDecay) and float(schedule(5)) == pytest.approx(0.25)
     with pytest.raises(ValueError, match=r"below the 40 steps of the run.*warmup_steps=40"):
         Recipe(epochs=10, warmup_steps=40).learning_rates(4)
-    with pytest.raises(ValueError, match="without warmup_epochs"):
+    with pytest.raises(ValueError, match="None, since warmup_epochs is set"):
         Recipe(warmup_epochs=1, warmup_steps=3)
 
 

@@ -94,7 +94,7 @@ def test_other_arguments_are_refused(tmp_path, settings, message):
 
 def test_a_data_set_has_its_own_batches(tmp_path):
     data = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS)).batch(8)
-    with pytest.raises(ValueError, match=r"is for arrays.*batch_size=8 for the train"):
+    with pytest.raises(ValueError, match=r"already has batches.*batch_size=8 for the train"):
         vit_tf.train(make_linear(), RECIPE, data, None, tmp_path, batch_size=8)
     with pytest.raises(ValueError, match=r"batch_size=8 for the validation data"):
         vit_tf.train(make_linear(), RECIPE, (IMAGES, LABELS), data, tmp_path, batch_size=8)

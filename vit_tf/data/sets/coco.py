@@ -134,7 +134,7 @@ def _decode(path: bytes, size: np.ndarray) -> np.ndarray:
     image = decode_file(name, upright=False)
     if image.shape[:2] != annotated:
         raise ValueError(
-            f"Expected an image of the size that is annotated, {annotated}. "
+            f"Expected an image of the size in the annotations, {annotated}. "
             f"Received: {name} of {image.shape[:2]}"
         )
     return image

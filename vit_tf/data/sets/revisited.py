@@ -113,13 +113,15 @@ def _entry(name: str, entry: Any, count: int) -> dict[str, Any]:
     """What is known of a query, checked."""
     box = np.asarray(entry["bbx"], float)
     if box.shape != (4,) or not np.isfinite(box).all():
-        raise ValueError(f"bbx {entry['bbx']} of {name}")
+        raise ValueError(f"bbx of {name} is {entry['bbx']}, not (left, top, right, bottom)")
     query = {"name": name, "bbx": box}
     for relevance in RELEVANCE:
         places = np.asarray(entry[relevance]).ravel()
         numbers = places.astype(np.int64)
         if (numbers != places).any() or (numbers < 0).any() or (numbers >= count).any():
-            raise ValueError(f"{relevance} of {name} beyond the {count} images of imlist")
+            raise ValueError(
+                f"{relevance} of {name} has indices outside the {count} images of imlist"
+            )
         query[relevance] = numbers
     return query
 

@@ -300,7 +300,7 @@ def first(part, **changes):
             "8 x 9 pixels.*100 .*runs",
         ),
         (first("annotations", segmentation=[0, 0, 8, 0, 8, 8]), "polygons or run lengths"),
-        (first("images", height=9, width=8), r"size that is annotated, \(9, 8\)"),
+        (first("images", height=9, width=8), r"size in the annotations, \(9, 8\)"),
         (entry(annotations=[]), "has no object"),
         (entry(categories="none"), "a list 'categories'"),
         (first("images", file_name=None), "file_name"),
