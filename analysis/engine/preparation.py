@@ -166,8 +166,8 @@ def prepare_pair(
     if any(isinstance(model, Mapping) for model in models):
         if images is not None:
             raise ValueError(
-                "Activations are measured without images: f({name: array}), or "
-                "f({name: array}, features_y={name: array}) for two models. Received: "
+                "Activations are measured without images: pass only {name: array}, or "
+                "{name: array} and features_y={name: array} for two models. Received: "
                 f"images={type(images).__name__}"
             )
         rows, features = features_from_arrays(*models)
@@ -306,8 +306,8 @@ def require_labelled(name: str, images: Any, num_classes: int | None = None) -> 
         others = ", ".join(f"{part.dtype} of shape {part.shape}" for part in parts[2:])
         raise ValueError(
             f"Expected {name} to be (images, labels), or (images, labels, weights) with a weight "
-            f"for each image, which measurements ignore. Received: {count} parts, after "
-            f"images and labels {others}"
+            f"for each image, which measurements ignore. Received: {count} parts; after images and "
+            f"labels come {others}"
         )
     if is_dataset:
         require_label_type(parts[1], num_classes, name)
@@ -362,7 +362,7 @@ def split_examples(images: tuple | tf.data.Dataset) -> list[Any]:
 
         sets = [batches(False), batches(True)]
     warnings.warn(
-        f"No test images were given: one of {HELD_OUT} images is a test image, the others train "
+        f"No test images were given: one in {HELD_OUT} images is a test image, the others train "
         "the probe.",
         stacklevel=5,
     )

@@ -59,7 +59,10 @@ def _as_json(value: Any, identified_by: str) -> Any:
             return getattr(value, name)
     if is_dataclass(value):
         return [type(value).__qualname__, {f.name: getattr(value, f.name) for f in fields(value)}]
-    raise TypeError(f"Expected facts of a type that a key supports. Received: {value!r}")
+    raise TypeError(
+        "Expected JSON values, arrays, dataclasses, functions or objects with the attribute 'key', "
+        f"to identify a result. Received: {value!r}"
+    )
 
 
 def _represent_function(function: FunctionType) -> list[Any]:

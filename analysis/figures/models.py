@@ -191,7 +191,7 @@ class StudyModel:
         """The model that this is a variant, a further seed or a baseline of."""
         if self.base is None:
             raise ValueError(
-                f"Expected a variant, as an untrained copy is. Received: {self.name!r}"
+                f"Expected a variant of a model, such as an untrained copy. Received: {self.name!r}"
             )
         return self.base
 
@@ -602,7 +602,7 @@ def _base_of(model: StudyModel, role: str, others: list[StudyModel]) -> StudyMod
     if not fitting:
         raise ValueError(
             f"{model.name} is a variant ({role}) of a model with the role {wanted!r}, but no "
-            "model has this role"
+            "model has this role: add such a model, or correct the roles"
         )
     return (of_equal_size or fitting)[0]
 

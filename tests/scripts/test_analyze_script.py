@@ -227,7 +227,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([tmp_path / "any.keras"], "specify --image-size"),
         ([vit, "--taps", "block*"], "--taps applies only to models"),
         ([cnn, "--taps", "conv_1"], "Did you mean conv1"),
-        ([cnn, vit, "--names", "one"], "Expected one value of --names for each model, 2"),
+        ([cnn, vit, "--names", "one"], "one value of --names for each of 2 models. Received: 1"),
         ([saved, "--patch-size", "4"], "have 5 tokens, but patch_size and prefix give 0 + 4 x 4"),
         ([saved, "--patch-size", "8", "--prefix", "2"], "prefix give 2 + 2 x 2"),
         ([saved, "--prefix", "1"], "--prefix needs --patch-size"),

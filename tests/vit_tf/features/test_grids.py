@@ -78,7 +78,7 @@ def test_a_pair_is_completed_from_the_tokens_and_the_images(taps_of, data, name)
 )
 def test_a_grid_that_contradicts_that_of_the_features_is_refused(taps_of, data, name, grid):
     patterns, measure = MEASUREMENTS[name]
-    words = r"Expected grid to be None or that of the features, TokenGrid\(rows=2, columns=3, pre"
+    words = r"Expected grid=None or the grid of the model, TokenGrid\(rows=2, columns=3, pre"
     with pytest.raises(ValueError, match=words):
         measure(taps_of(patterns), data, grid)
 
