@@ -302,9 +302,6 @@ SOURCE = {
     **DATA_DIR,
     "--classes": named("text file with the classes to use, one per line", "FILE"),
 }
-SPLIT = {"--split": named("test, validation, train or all", default="test")}
-TAKE = {"--take": integer("number of training images (default: all)")}
-TAKE_TEST = {"--take-test": integer("number of images to measure (default: all)")}
 IMPORTS = {
     "--import": named(
         "module or file.py that defines custom classes of the model; may be repeated",
@@ -372,14 +369,21 @@ def given(options: Options, names: Iterable[str]) -> dict[str, Any]:
 
 def require_names(options: Options) -> None:
     """Raises a `ValueError` for a model, data or a file of the options that does not exist."""
+    from vit_tf.checkpoints.released import require_known_model
+    from vit_tf.data.names import require_known_data
+
     values = vars(options)
-    if "imports" in values:  # `train` has a --model that is a kind of model
-        for source in values.get("models") or [values.get("model")]:
-            if source:
-                _require_model(source)
+    # Only `train` has a --model that is a kind of model, and no --import.
+    models = values.get("models") or [values.get("model")] if "imports" in values else []
+    for source in filter(None, models):
+        if is_remote(source) or source.startswith("timm:"):
+            continue
+        if source.endswith(".keras"):
+            require_existing_file(source, "Model file")
+        require_known_model(os.path.expanduser(source))
     # A module of the user's may add a data set to those of TFDS.
     if values.get("data") and not values.get("imports"):
-        _require_data(options.data, options.data_dir)
+        require_known_data(options.data, options.data_dir)
     if values.get("classes") and not is_remote(options.classes):
         require_existing_file(options.classes, "File of classes")
 
@@ -388,26 +392,6 @@ def require_existing_file(path: str | os.PathLike, what: str = "File") -> None:
     """Raises a `ValueError` for a file that does not exist."""
     if not os.path.isfile(os.path.expanduser(path)):
         raise ValueError(f"{what} not found: {without_password(path)!r}")
-
-
-def _require_model(source: str) -> None:
-    from vit_tf.checkpoints.released import require_known_model
-
-    if is_remote(source) or source.startswith("timm:"):
-        return
-    if source.endswith(".keras"):
-        require_existing_file(source, "Model file")
-    require_known_model(os.path.expanduser(source))
-
-
-def _require_data(source: str, data_dir: str | None) -> None:
-    from vit_tf.data.names import require_known_data
-
-    if is_remote(source) or os.path.isdir(os.path.expanduser(source)):
-        return
-    if source[:1] in ("/", ".", "~") or source.endswith("/"):
-        raise ValueError(f"Folder of images not found: {without_password(source)!r}")
-    require_known_data(source, data_dir)
 
 
 def import_modules(names: Iterable[str]) -> None:
@@ -510,10 +494,10 @@ def describe_data(options: Options) -> Description:
 
 def describe_labelled(options: Options) -> Description:
     """The `Description` of the data set of the options, which must have labels."""
-    from vit_tf.data.source import require_labels
+    from vit_tf.data.source import require_class_names
 
     description = describe_data(options)
-    require_labels(description, f"--data {options.data}, images without labels")
+    require_class_names(description, f"--data {options.data}, images without labels")
     return description
 
 
@@ -550,14 +534,15 @@ ARCHITECTURE = {
     "--width-factor": real("ResNet: width multiplier; 1 means 64 channels in the root"),
     "--stem": named("ResNet: imagenet or small (default: by the size of the images)"),
     "--without-skips": named(
-        "remove skip connections: block03, block04/mlp, stage2/...", "SITE", nargs="+"
+        "remove the skip connections of block03, block04/mlp, stage2/unit01 (ResNet), ...",
+        "SITE",
+        nargs="+",
     ),
 }
-VARIANT = {"--variant": named("published size, such as B/16 or R50x1 (default: a small model)")}
 # Options of a training besides the size of its images.
 TRAINING_DATA = {
     **SOURCE,
-    **TAKE,
+    "--take": integer("number of training images (default: all)"),
     "--validation": real("fraction of training images to validate on", default=0.1),
     "--random-resized-crop": real(
         "random crop of at least this fraction of the image area, such as 0.08 (default: none)",

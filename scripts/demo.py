@@ -59,12 +59,12 @@ def parse(arguments: Arguments = None) -> Options:
 def run(options: Options) -> None:
     """Explore single photographs, measure all of them and report."""
     from vit_tf.analysis.figures.figure import lookup_figures
-    from vit_tf.data.bundled import NAME
+    from vit_tf.data.names import PHOTOGRAPHS
 
     start = time.perf_counter()
     # The report prints this command, to which further figures are added.
     selected = [] if options.figures == "main" else ["--figures", options.figures]
-    settings = analyze.parse([*MODELS, "--data", NAME, "--out", str(options.out), *selected])
+    settings = analyze.parse([*MODELS, "--data", PHOTOGRAPHS, "--out", str(options.out), *selected])
     figures = lookup_figures(report_commands.figure_numbers(settings))
     report = analyze.analyze(figures, settings, explore_photographs(options))
     if report:

@@ -47,9 +47,9 @@ OPTIONS = {
     },
     "data": {
         **common.SOURCE,
-        **common.SPLIT,
+        "--split": named("test, validation, train or all", default="test"),
         "--image-size": integer("side of the images, in pixels (default: the model's)"),
-        **common.TAKE_TEST,
+        "--take-test": integer("number of images to measure (default: all)"),
         "--batch-size": integer("images per batch", default=128),
     },
     "few-shot": {

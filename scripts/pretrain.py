@@ -1,13 +1,14 @@
 """Pre-trains a Vision Transformer without labels, by masked patch prediction.
 
 Half of the patches of each image are corrupted, and the model predicts the mean colour of each of
-them in 3 bits per channel (Dosovitskiy et al. 2020, appendix B.1.2).
+them in 3 bits per channel (Dosovitskiy et al. 2020, appendix B.1.2). The classes of the data only
+determine the size of the head that fine-tuning trains: labels are not used.
 
 Writes to the folder --out: model.keras (the ViT with its final weights and a zero head, ready for
 vit-tf finetune), best.keras (the masked-patch model at its best validation accuracy), log.csv,
-tensorboard/, result.json (test accuracy, and that of always predicting the most common colour) and
-state/, from which the same command resumes a run that was stopped. On SIGTERM the state is saved,
-and the exit status is 143.
+tensorboard/, result.json (test accuracy of the predicted colours, and the accuracy of always
+predicting the most common colour) and state/, from which the same command resumes a run that was
+stopped. On SIGTERM the state is saved, and the exit status is 143.
 
 Examples:
     vit-tf pretrain --data fashion_mnist --epochs 20 --out runs/masked
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING
 import vit_tf
 from vit_tf.common.names import without_password
 from vit_tf.scripts import common
-from vit_tf.scripts.common import Arguments, Options, integer
+from vit_tf.scripts.common import Arguments, Options, integer, named
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -37,8 +38,14 @@ COUNTED = 100  # training batches that determine the most common colour
 AUGMENTATIONS = ("rand_augment", "flip", "shift")
 OPTIONS = {
     "model": {
-        **common.VARIANT,
-        **{common.flag(name): common.ARCHITECTURE[common.flag(name)] for name in MODEL},
+        "--variant": named("published size of a ViT, such as B/16 (default: a small model)"),
+        # The texts name the models that have an option, of which only the ViT is trained here.
+        **{
+            name: settings
+            | {"help": settings["help"].removeprefix("ViT, Mixer: ").removeprefix("ViT: ")}
+            for name, settings in common.ARCHITECTURE.items()
+            if name in map(common.flag, MODEL)
+        },
     },
     "data": {
         **common.TRAINING_DATA,

@@ -110,24 +110,10 @@ def strategy_in(folder: Path, name: str) -> Iterator[None]:
 
     require_own(folder / "report.html")
     strategy = vit_tf.distribute.strategy(name)
-    is_new = not folder.exists()
     lock = only_process(folder) if vit_tf.distribute.is_chief() else contextlib.nullcontext()
-    try:
-        with lock, strategy.scope():
-            yield
-            vit_tf.distribute.wait_for_workers()
-    except BaseException:
-        if is_new and vit_tf.distribute.is_chief():
-            remove_empty(folder)
-        raise
-
-
-def remove_empty(folder: Path) -> None:
-    """Removes a folder of a failed command, and folders inside, if there are no files in it."""
-    folders = [path for path in folder.rglob("*") if path.is_dir()]
-    for path in [*sorted(folders, reverse=True), folder]:
-        with contextlib.suppress(OSError):  # it has files, or is not there
-            path.rmdir()
+    with lock, strategy.scope():
+        yield
+        vit_tf.distribute.wait_for_workers()
 
 
 def figure_numbers(options: Options) -> list[str]:

@@ -60,7 +60,7 @@ OPTIONS = {
             choices=tuple(MODELS),
             default="vit",
         ),
-        **common.VARIANT,
+        "--variant": named("published size, such as B/16 or R50x1 (default: a small model)"),
         **common.ARCHITECTURE,
     },
     "data": {

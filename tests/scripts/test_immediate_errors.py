@@ -8,7 +8,6 @@ import pytest
 
 from vit_tf.analysis.figures.figure import all_figures
 from vit_tf.analysis.papers import FIGURE_NUMBERS, known_figures
-from vit_tf.scripts import report_commands
 
 PROGRAM = """
 import sys
@@ -30,7 +29,7 @@ sys.exit(f"imported {heavy}" if heavy else status)
         (["analyze", "missing.keras"], "Model file not found: 'missing.keras'"),
         (
             ["analyze", "vit-cls-cifar10", "--data", "photos/"],
-            "Folder of images not found: 'photos/'",
+            "Folder not found: 'photos/'",
         ),
         (
             ["analyze", "vit-cls-cifar10", "--figures", "99"],
@@ -70,19 +69,3 @@ def test_the_numbers_of_figures_that_are_known_without_importing_them_are_all():
     numbers = {number for figure in all_figures() for number in figure.choices}
     assert set(known_figures()) == numbers
     assert set(" ".join(FIGURE_NUMBERS.values()).split()) == numbers
-
-
-def test_a_failed_command_leaves_no_empty_folder(tmp_path):
-    for name, written in (("empty", False), ("written", True)):
-        folder = tmp_path / name
-        with pytest.raises(ValueError, match="failed"), report_commands.strategy_in(folder, "none"):
-            (folder / "results").mkdir()
-            if written:
-                (folder / "results" / "cka.nc").touch()
-            raise ValueError("failed")
-        assert folder.exists() == written
-    (tmp_path / "own").mkdir()
-    own = report_commands.strategy_in(tmp_path / "own", "none")
-    with pytest.raises(ValueError, match="failed"), own:
-        raise ValueError("failed")
-    assert (tmp_path / "own").exists()

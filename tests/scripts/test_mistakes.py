@@ -99,7 +99,7 @@ MISTAKES = {
     f"study --out out {STUDY}": {
         "--image-size 20": "multiple of 8, at least 16. Received: 20",
         "--data digit": "digits",
-        "--data ./none": "Folder of images not found: './none'",
+        "--data ./none": "Folder not found: './none'",
         "--strategy gpu": "Unknown strategy",
         "--figures 1,99": "Unknown figure in --figures: '99'",
         "--seeds 0": "--seeds to be at least 1. Received: 0",

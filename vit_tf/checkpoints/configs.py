@@ -11,7 +11,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any, TypeGuard, cast
 
-from vit_tf.checkpoints.folders import Folder
+from vit_tf.checkpoints.archives import Folder
 from vit_tf.checkpoints.released import ReleasedCheckpoint
 from vit_tf.checkpoints.weight_maps import (
     CLIP,

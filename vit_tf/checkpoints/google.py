@@ -26,6 +26,7 @@ from vit_tf.checkpoints.weight_maps import (
     embedding_head,
     embedding_map,
     file_grid,
+    find_prefix,
     head_map,
     patch_positions_map,
     pixels,
@@ -41,6 +42,7 @@ from vit_tf.models.hybrid import stem_stride
 
 # Where the weights lie, and what a training state may hold next to them.
 PREFIXES = {"": (), "opt/target/": ("opt/state/*",), "params/": ("opt/*", "chrono/*")}
+BLOCKS = "Transformer/encoderblock"
 POSITIONS = ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding")
 # The second normalisation and the MLP of a block, by its attention.
 LAYOUTS = {
@@ -103,15 +105,9 @@ MIXER_BLOCK = """
 """
 
 
-def _vit_prefix(tensors: Tensors) -> str | None:
-    starts = {prefix: f"{prefix}Transformer/encoderblock" for prefix in PREFIXES}
-    matches = (p for p in starts if any(name.startswith(starts[p]) for name in tensors))
-    return next(matches, None)
-
-
 def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A ViT or hybrid."""
-    prefix = _vit_prefix(tensors) or ""
+    prefix = find_prefix(tensors, PREFIXES, BLOCKS) or ""
     tensors = without_prefix(tensors, prefix)
     *patch, channels, width = dims(tensors, "embedding/kernel", 4)
     blocks = blocks_map(tensors, width, options)
@@ -331,7 +327,11 @@ def names_begin(*starts: str) -> Callable[[Tensors], bool]:
 
 
 FAMILIES = (
-    Family("Google's Vision Transformers", lambda t: _vit_prefix(t) is not None, convert_vit),
+    Family(
+        "Google's Vision Transformers",
+        lambda t: find_prefix(t, PREFIXES, BLOCKS) is not None,
+        convert_vit,
+    ),
     Family("Google's BiT", names_begin("resnet/root_block/", "resnet/block1/"), convert_bit),
     Family("Google's MLP-Mixer", names_begin("MixerBlock_"), convert_mixer),
     Family("SigLIP", lambda t: f"{SIGLIP}MAPHead_0/probe" in t, convert_siglip),

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from vit_tf.checkpoints import google, timm
+from vit_tf.checkpoints.archives import Folder
 from vit_tf.checkpoints.configs import (
     Config,
     class_names,
@@ -13,7 +14,6 @@ from vit_tf.checkpoints.configs import (
     preprocessing_from_config,
     processor_size,
 )
-from vit_tf.checkpoints.folders import Folder
 from vit_tf.checkpoints.weight_maps import (
     QKV,
     TORCH,

@@ -233,44 +233,39 @@ SIGLIP_BLOCK = (
 SIGLIP_POOLING = ATTENTION.replace("ATTENTION", "attention") + MLP + "layernorm norm norm D"
 
 
+# Of the backbones whose layers are called as those of KerasHub's ViT: what their names begin with,
+# the prefix tokens, the field of the MLP's hidden units, and the names of the MLP's layers.
+VIT_NAMES = {
+    "ViTBackbone": ("vit", ("class_token",), "mlp_dim", "mlp/dense_1", "mlp/dense_2"),
+    "DeiTBackbone": (
+        "deit",
+        ("class_token", "distillation_token"),
+        "intermediate_dim",
+        "mlp/dense",
+        "output_layer/output",
+    ),
+}
+
+
 def _convert_vit(backbone: Any, tensors: Tensors) -> WeightMap:
     config = backbone.get_config()
-    tokens = ["class_token"] if config["use_class_token"] else []
-    names = ("mlp/dense_1", "mlp/dense_2")
-    return _google_map("vit", config, tensors, tokens, config["mlp_dim"], names)
-
-
-def _convert_deit(backbone: Any, tensors: Tensors) -> WeightMap:
-    config = backbone.get_config()
-    tokens = ["class_token", "distillation_token"]
-    names = ("mlp/dense", "output_layer/output")
-    mapping = _google_map("deit", config, tensors, tokens, config["intermediate_dim"], names)
-    unused = ("deit_patching_and_embedding/mask_token",)
-    return mapping | WeightMap({"distillation": "token"}, unused=unused)
-
-
-def _google_map(
-    kind: str,
-    config: dict,
-    tensors: Tensors,
-    tokens: list[str],
-    hidden: int,
-    names: tuple[str, str],
-) -> WeightMap:
-    """The `WeightMap` of a backbone whose layers are called as those of KerasHub's ViT."""
-    first = f"{kind}_patching_and_embedding"
+    kind, tokens, hidden_field, *mlp = VIT_NAMES[type(backbone).__name__]
+    tokens = tokens if config.get("use_class_token", True) else ()
+    first, hidden = f"{kind}_patching_and_embedding", config[hidden_field]
     positions = f"{first}/position_embedding"
     positions += "/embeddings" if f"{positions}/embeddings" in tensors else ""
     ends = VIT_ENDS.replace("KIND", kind).replace("POSITIONS", positions)
     if tokens:
         ends += ",".join(f"{first}/{token}" for token in tokens) + " embedding/prefix tokens"
-    block = VIT_BLOCK.replace("FC1", names[0]).replace("FC2", names[1])
+    block = VIT_BLOCK.replace("FC1", mlp[0]).replace("FC2", mlp[1])
     sizes, kinds = {"D": config["hidden_dim"], "M": hidden}, _kinds(tensors)
     stem, layers = f"{kind}_encoder/transformer_block_#/", config["num_layers"]
     return (
         _arguments(config, hidden, bool(tokens), epsilon=config["layer_norm_epsilon"])
+        | ({"distillation": "token"} if len(tokens) > 1 else {})
         | read_table(ends, kinds, sizes)
         | read_blocks(block, kinds, sizes, stem, layers, first=1)
+        | WeightMap(unused=(f"{first}/mask_token",))
     )
 
 
@@ -411,7 +406,7 @@ def _classifier_map(task: Any, arguments: dict, tensors: Tensors) -> WeightMap:
 
 _CONVERTERS = {
     "ViTBackbone": _convert_vit,
-    "DeiTBackbone": _convert_deit,
+    "DeiTBackbone": _convert_vit,
     "DINOV2Backbone": _convert_dino,
     "DINOV3Backbone": _convert_dino3,
     "CLIPVisionEncoder": _convert_clip,

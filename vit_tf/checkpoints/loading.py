@@ -13,8 +13,13 @@ import numpy as np
 
 from vit_tf import models
 from vit_tf.checkpoints import configs, google, hugging_face_models, open_clip, released, timm
-from vit_tf.checkpoints.archives import CheckpointFile, open_archive
-from vit_tf.checkpoints.folders import OPEN_CLIP, Folder, open_folder
+from vit_tf.checkpoints.archives import (
+    OPEN_CLIP,
+    CheckpointFile,
+    Folder,
+    open_archive,
+    open_folder,
+)
 from vit_tf.checkpoints.saving import TRAINED, Features, load_features, load_model
 from vit_tf.checkpoints.weight_maps import (
     Conversion,
@@ -29,7 +34,7 @@ from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.data.source import check_numbers
 from vit_tf.models.model import VisionModel, name_after, weights_by_name
 from vit_tf.models.resolution import METHODS, at_resolution
-from vit_tf.models.transformer import ACTIVATIONS, check_pooling
+from vit_tf.models.transformer import ACTIVATIONS, POOLINGS
 from vit_tf.torch_models.timm_names import PREFIX, open_timm
 
 if TYPE_CHECKING:
@@ -197,17 +202,18 @@ def load_pretrained(
         preprocessing=preprocessing,
         activation=activation,
     )
-    if pooling is not None:
-        check_pooling(pooling)
     if num_classes is not None:
         check_numbers(0, num_classes=num_classes)
     if num_heads is not None:
         check_numbers(1, num_heads=num_heads)
     # Unknown words raise before a file is fetched.
-    if positions is not None:
-        lookup("positions", positions, METHODS)
-    if activation is not None:
-        lookup("activation", activation, ACTIVATIONS)
+    for name, word, known in (
+        ("pooling", pooling, POOLINGS),
+        ("positions", positions, METHODS),
+        ("activation", activation, ACTIVATIONS),
+    ):
+        if word is not None:
+            lookup(name, word, known)
     bundled = path_or_name in released.bundled_models()
     if bundled or os.fspath(path_or_name).endswith(".keras"):
         return _open_saved(path_or_name, options, positions)

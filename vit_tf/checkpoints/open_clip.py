@@ -6,8 +6,8 @@ A folder of open_clip's holds what the tensors do not: `open_clip_config.json`.
 import dataclasses
 
 from vit_tf.checkpoints import timm
+from vit_tf.checkpoints.archives import OPEN_CLIP, Folder
 from vit_tf.checkpoints.configs import Config, lookup_filter, numbers
-from vit_tf.checkpoints.folders import OPEN_CLIP, Folder
 from vit_tf.checkpoints.weight_maps import (
     CLIP,
     CLIP_HEADS,
@@ -20,6 +20,7 @@ from vit_tf.checkpoints.weight_maps import (
     clip_tokens_map,
     count_layers,
     dims,
+    find_prefix,
     infer_num_heads,
     patch_dims,
     read_blocks,
@@ -30,6 +31,7 @@ from vit_tf.common.names import lookup
 
 NAME = "OpenAI's CLIP"
 ENCODER_PREFIX = "visual."
+BLOCKS = f"{ENCODER_PREFIX}transformer.resblocks."
 # Prefixes of tensor names; 'module.' comes from data-parallel training.
 PREFIXES = ("", "module.")
 # Entries that only OpenAI's TorchScript files contain.
@@ -99,12 +101,6 @@ PREPROCESSING = {"mode": "RGB", "interpolation": "bicubic", "resize_mode": "shor
 CROPS = {"shortest": 1.0, "squash": None}
 
 
-def _prefix(tensors: Tensors) -> str | None:
-    blocks = {prefix: f"{prefix}{ENCODER_PREFIX}transformer.resblocks." for prefix in PREFIXES}
-    matches = (p for p in PREFIXES if any(name.startswith(blocks[p]) for name in tensors))
-    return next(matches, None)
-
-
 def convert_clip(tensors: Tensors, options: LoadOptions) -> Conversion:
     """Converts a CLIP file.
 
@@ -123,7 +119,7 @@ def _convert(
 ) -> Conversion:
     """The `Conversion` of a file; `image_shape` is (height, width) of a configuration, if any."""
     options.refuse(NAME, "pooling")
-    prefix = _prefix(tensors) or ""
+    prefix = find_prefix(tensors, PREFIXES, BLOCKS) or ""
     encoder_tensors = without_prefix(tensors, prefix + ENCODER_PREFIX)
     width, channels, patch = patch_dims(encoder_tensors, "conv1.weight")
     projection = dims(encoder_tensors, "proj", 2)[1]
@@ -226,4 +222,11 @@ def _preprocessing(folder: Folder, size: tuple[int, int], channels: int) -> dict
     }
 
 
-FAMILIES = (Family(NAME, lambda t: _prefix(t) is not None, convert_clip, activation=True),)
+FAMILIES = (
+    Family(
+        NAME,
+        lambda t: find_prefix(t, PREFIXES, BLOCKS) is not None,
+        convert_clip,
+        activation=True,
+    ),
+)

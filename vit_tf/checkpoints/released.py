@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from vit_tf.checkpoints.folders import HUB, not_fetched, snapshot
+from vit_tf.checkpoints.archives import HUB, not_fetched, snapshot
 from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET, measured_as_module
 from vit_tf.common.names import near_names, unknown_name, without_password
 

@@ -31,6 +31,7 @@ from vit_tf.checkpoints.weight_maps import (
     embedding_map,
     ends_map,
     file_grid,
+    find_prefix,
     head_map,
     infer_num_heads,
     measured_as_module,
@@ -93,8 +94,8 @@ LINEAR = "linear_head"  # of the classifier of DINOv2's hub, next to its encoder
 
 def vit_prefix(tensors: Tensors) -> str | None:
     """The prefix of the names of a ViT's tensors, or None if there is no ViT."""
-    matches = (p for p in PREFIXES if f"{p}patch_embed.proj.weight" in tensors)
-    return next((p for p in matches if any(n.startswith(f"{p}blocks.") for n in tensors)), None)
+    matches = [p for p in PREFIXES if f"{p}patch_embed.proj.weight" in tensors]
+    return find_prefix(tensors, matches, "blocks.")
 
 
 def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
@@ -540,18 +541,14 @@ def _clip_projection(tensors: Tensors, width: int, options: LoadOptions) -> Weig
     return embedding_head(tensors, width, options, "head") | identity_projection(width)
 
 
-def _siglip_prefix(tensors: Tensors) -> str | None:
-    return next((prefix for prefix in SIGLIP_PREFIXES if f"{prefix}{PROBE}" in tensors), None)
-
-
 def is_siglip(tensors: Tensors) -> bool:
     """Whether the names are those of a SigLIP of timm's or open_clip's."""
-    return _siglip_prefix(tensors) is not None
+    return find_prefix(tensors, SIGLIP_PREFIXES, PROBE) is not None
 
 
 def convert_siglip(tensors: Tensors, options: LoadOptions) -> Conversion:
     """A SigLIP or SigLIP 2, also within open_clip's files."""
-    prefix = _siglip_prefix(tensors) or ""
+    prefix = find_prefix(tensors, SIGLIP_PREFIXES, PROBE) or ""
     options.refuse("SigLIP", "pooling")
     inside = without_prefix(tensors, prefix)
     width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")

@@ -449,6 +449,11 @@ def beit_end(
     return end | head_map(tensors, width, options, head)
 
 
+def find_prefix(tensors: Tensors, prefixes: Iterable[str], start: str) -> str | None:
+    """The first prefix with which, and then with `start`, the name of a tensor begins, or None."""
+    return next((p for p in prefixes if any(n.startswith(f"{p}{start}") for n in tensors)), None)
+
+
 def without_prefix(tensors: Tensors, prefix: str) -> dict:
     """The tensors whose names begin with a prefix, by their names without it."""
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -5,8 +5,8 @@ from .augmentation import (
     random_flip as random_flip,
     random_shift as random_shift,
 )
-from .bundled import photographs as photographs
 from .folder import check_images as check_images
+from .names import photographs as photographs
 from .pipeline import describe as describe, few_shot as few_shot, load as load
 from .sets.coco import (
     coco_categories as coco_categories,

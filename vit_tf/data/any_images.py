@@ -13,7 +13,6 @@ import tensorflow as tf
 from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
 from vit_tf.data.batches import SIZE_NEEDED, explained_batches, require_finite_length
-from vit_tf.data.bundled import NAME, photographs
 from vit_tf.data.equal_batches import (
     BATCH_SIZE,
     IN_ORDER,
@@ -25,6 +24,7 @@ from vit_tf.data.equal_batches import (
 from vit_tf.data.files import is_remote
 from vit_tf.data.folder import ImageFiles, decode_file, scan
 from vit_tf.data.imaging import framing_of, pixels_of
+from vit_tf.data.names import PHOTOGRAPHS, photographs
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing, require_levels
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import (
@@ -97,7 +97,9 @@ def in_known_form(images: Any) -> Any:
     if torch_data is not None and isinstance(images, torch_data.data.Dataset):
         images = torch_data.data.DataLoader(images, BATCH_SIZE)
     if torch_data is not None and isinstance(images, torch_data.data.DataLoader):
-        return _from_batches(lambda: map(_from_loader, images), len(images))
+        # A batch is a list of images and labels.
+        batches = lambda: (tuple(x) if isinstance(x, list) else x for x in images)  # noqa: E731
+        return _from_batches(lambda: map(in_known_form, batches()), len(images))
     if isinstance(images, Mapping):
         image, label = _keys_of(images)
         return in_known_form((images[image], images[label]) if label else images[image])
@@ -116,7 +118,7 @@ def in_known_form(images: Any) -> Any:
         return images.astype(np.uint8 if is_8_bit else np.float32)
     if isinstance(images, list) and images and all(hasattr(x, "detach") for x in images):
         return list(map(in_known_form, images))
-    if isinstance(images, str) and images == NAME:
+    if isinstance(images, str) and images == PHOTOGRAPHS:
         return photographs()
     if isinstance(images, str | os.PathLike):
         text = os.path.expanduser(os.fspath(images))
@@ -185,11 +187,6 @@ def _key_of(values: Mapping, usual: Sequence[str]) -> str:
             f"Expected elements with the key {usual[0]!r}. Received the keys: {sorted(values)}"
         )
     return keys[0]
-
-
-def _from_loader(batch: Any) -> Any:
-    """A batch of a `torch.utils.data.DataLoader` as arrays: images, or images and labels."""
-    return in_known_form(tuple(batch) if isinstance(batch, list) else batch)
 
 
 def _from_batches(read: Callable[[], Iterator[Any]], count: int) -> tf.data.Dataset:
@@ -263,14 +260,9 @@ def as_images(
         images = images if isinstance(images, list) else [images]
         return _from_list(images, preprocessing, rule)
     if not hasattr(images, "shape") or not hasattr(images, "dtype"):
-        hint = "; several models are one list: [model, other]" if callable(images) else ""
-        if hasattr(images, "columns"):
-            hint = "; pass its columns of paths and labels: (frame['path'], frame['label'])"
-        if hasattr(images, "__next__"):
-            hint = "; concatenate its batches, or call tf.data.Dataset.from_generator"
         raise ValueError(
             "Expected images to be an array, a PIL image, a path, a folder, a list of these, a "
-            f"DataLoader of PyTorch or a tf.data.Dataset. Received: {type(images).__name__}{hint}"
+            f"DataLoader of PyTorch or a tf.data.Dataset. Received: {type(images).__name__}"
         )
     if np.ma.is_masked(images) or tf.as_dtype(images.dtype).is_complex:
         received = "a masked array" if np.ma.is_masked(images) else f"complex type {images.dtype}"
@@ -349,32 +341,23 @@ def _from_list(
         labels = np.full(len(paths), -1, np.int32)
         batches = _read_files(np.array(paths), labels, (), preprocessing, rule)
         return batches.map(lambda images, _: images)
-    arrays, channels = [], _num_decoded(preprocessing)
+    # A model of images with an alpha channel gets that of files and PIL images.
+    channels = 4 if preprocessing is not None and preprocessing.num_channels == 4 else 3
+    arrays = []
     for image in images:
         if isinstance(image, str | os.PathLike):
             image = decode_file(image, channels=channels)
         image = pixels_of(image, channels=channels) if _is_pillow(image) else np.asarray(image)
-        arrays.append(_prepared(image, preprocessing) if image.dtype.kind in "iu" else image)
+        if image.dtype.kind in "iu":
+            require_levels(image)
+            image = image[..., None] if image.ndim == 2 else image
+            framing = framing_of(_require_preprocessing(preprocessing), image.shape[:2])
+            image = framing.fit(tf.convert_to_tensor(image)).numpy()
+        arrays.append(image)
     if len({image.shape for image in arrays}) > 1:
         shapes = sorted({image.shape for image in arrays})
         raise ValueError(f"{SIZE_NEEDED} Received: shapes {shapes}")
     return np.stack(arrays)
-
-
-def _prepared(image: np.ndarray, preprocessing: Prepares | None) -> np.ndarray:
-    """One 8-bit image, converted to what the model expects, or the models in one row."""
-    preprocessing = _require_preprocessing(preprocessing)
-    image = image[..., None] if image.ndim == 2 else image
-    require_levels(image)
-    framing = framing_of(preprocessing, image.shape[:2])
-    return framing.fit(tf.convert_to_tensor(image)).numpy()
-
-
-def _num_decoded(preprocessing: Prepares | None) -> int:
-    """The number of channels of files and PIL images as they are decoded: 4 if a model needs it."""
-    is_joint = isinstance(preprocessing, JointPreprocessing)
-    parts = preprocessing.parts if is_joint else (preprocessing,)
-    return 4 if any(part is not None and part.num_channels == 4 for part in parts) else 3
 
 
 def _require_preprocessing(preprocessing: Prepares | None) -> Prepares:

@@ -5,19 +5,16 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from inspect import signature
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import as_sizes
-from vit_tf.data.batches import ImageMap, RandomNumbers, ResumableDataset, seeds_of_batches
+from vit_tf.data.batches import ResumableDataset, seeds_of_batches
 from vit_tf.data.labels import require_labels
 from vit_tf.data.preprocessing import Preprocessing
-from vit_tf.data.rand_augment import RandAugment, make_rand_augment
-
-# Images, labels, a seed (2,) and alpha to images and labels.
-Mixer: TypeAlias = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+from vit_tf.data.rand_augment import make_rand_augment
 
 
 def augment(
@@ -43,8 +40,7 @@ def augment(
     2019). If both MixUp and CutMix are on, one of them is drawn for each batch with equal
     probability. Shift, RandAugment and `layers` require images in [-1, 1]. The other augmentations
     also work for images with another normalisation. Random resized crops are made by `load` when it
-    decodes an image. If `load` decodes images anew in each epoch, and there is no shift or crop,
-    flips and RandAugment are also applied while images are decoded.
+    decodes an image.
 
     Every random number depends only on the seed, the epoch (the number of the iterator), the index
     of the batch, the index of the image in the batch, TensorFlow's global seed (as for
@@ -97,9 +93,6 @@ def augment(
 
     is_off = rand_augment is False or rand_augment is None
     strengthen = None if is_off else make_rand_augment(rand_augment)
-    mapped = None
-    if (flip or strengthen) and not (shift or crop) and isinstance(dataset, ResumableDataset):
-        mapped = dataset.map_images(_image_map(flip, strengthen, seeds_of_batches(seed)))
     mixers = [
         functools.partial(mixer, alpha=alpha, per_batch=mix_per_batch)
         for mixer, alpha in ((mixup_batch, mixup), (cutmix_batch, cutmix))
@@ -110,17 +103,19 @@ def augment(
     def apply(batch: tuple, seed: tf.Tensor) -> tuple:
         images, labels, *weights = batch
         labels = _one_hot(labels, num_classes)
-        if mapped is None:
-            images = random_shift(images, shift, seed) if shift else images
-            images = random_crop(images, crop, seed) if crop else images
-            images = random_flip(images, seed) if flip else images
-            images = strengthen.augment(images, seed + 11) if strengthen else images
+        images = random_shift(images, shift, seed) if shift else images
+        images = random_crop(images, crop, seed) if crop else images
+        images = random_flip(images, seed) if flip else images
+        images = strengthen.augment(images, seed + 11) if strengthen else images
         if layers:
             images, labels = _apply_layers(images, labels, layers)
         if erase:
             images = random_erasing(images, erase, seed + 15, noise=erase_noise)
         if mixers:
-            images, labels = mix_batch(images, labels, seed, mixers)
+            # One of them, by seeds that neither the steps before nor each other take.
+            number = tf.random.stateless_uniform((), seed + 4, 0, len(mixers), tf.int32)
+            mixed = [functools.partial(mixer, images, labels, seed + 5) for mixer in mixers]
+            images, labels = tf.switch_case(number, mixed)
         return images, labels, *weights
 
     def make(dataset: tf.data.Dataset, draws: tf.data.Dataset) -> tf.data.Dataset:
@@ -129,23 +124,7 @@ def augment(
         calls = os.cpu_count() if layers else 2
         return seeded.map(apply, num_parallel_calls=calls).prefetch(tf.data.AUTOTUNE)
 
-    batches = dataset if mapped is None else mapped
-    return ResumableDataset.from_sources(make, batches, seeds_of_batches(seed))
-
-
-def _image_map(flip: bool, strengthen: RandAugment | None, seeds: tf.data.Dataset) -> ImageMap:
-    """Flip and RandAugment as an `ImageMap`, applied where images are decoded."""
-
-    def draw(count: int | tf.Tensor, seed: tf.Tensor) -> RandomNumbers:
-        coins = (tf.random.stateless_uniform((count,), seed + 1) < 0.5,) if flip else ()
-        return coins, strengthen.draw(count, seed + 11) if strengthen else ()
-
-    def apply(image: tf.Tensor, coins: tf.Tensor, numbers: tuple) -> tf.Tensor:
-        if flip:
-            image = tf.cond(*coins, lambda: tf.reverse(image, [1]), lambda: image)
-        return strengthen.change(image, *numbers) if strengthen else image
-
-    return ImageMap(draw, apply, seeds)
+    return ResumableDataset.from_sources(make, dataset, seeds_of_batches(seed))
 
 
 # Methods by which the layers of Keras and KerasCV transform labels.
@@ -305,15 +284,6 @@ def _check(
         raise ValueError(
             f"Expected crop to be (height, width) of at most {size}. Received: crop={crop}"
         )
-
-
-def mix_batch(
-    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, mixers: Sequence[Mixer]
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """One of the mixers, at random, applied to a batch of images and labels."""
-    # Seeds that neither the steps before nor each other take.
-    coin = tf.random.stateless_uniform((), seed + 4, 0, len(mixers), tf.int32)
-    return tf.switch_case(coin, [lambda m=m: m(images, labels, seed + 5) for m in mixers])
 
 
 def mixup_batch(

@@ -5,15 +5,13 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 # A number of examples, in Python or in the graph.
 Count = TypeVar("Count", int, tf.Tensor)
-# Numbers that are drawn for a batch: tensors, nested, with a row for each image.
-RandomNumbers: TypeAlias = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,21 +86,6 @@ class Selection:
     shard: Shard | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class ImageMap:
-    """A random function of single images, for `ResumableDataset.map_images`."""
-
-    # A number of images and a seed (2,) to random numbers for each image.
-    draw: Callable[[int | tf.Tensor, tf.Tensor], RandomNumbers]
-    # An image (height, width, 3) in [0, 255] and the numbers drawn for it to an image.
-    apply: Callable[..., tf.Tensor]
-    seeds: tf.data.Dataset  # one for each batch
-
-
-# The same batches with each image mapped where it is made.
-MapImages: TypeAlias = "Callable[[ImageMap], ResumableDataset | None]"
-
-
 class ResumableDataset(tf.data.Dataset):
     """Batches that can be made again as a `Selection`: what is left out is not read or decoded."""
 
@@ -111,7 +94,6 @@ class ResumableDataset(tf.data.Dataset):
     def __init__(
         self,
         build: Callable[[Selection], tf.data.Dataset],  # it is called with the default at once
-        map_images: "MapImages | None" = None,  # None where images are not made one by one
         *,
         num_examples: int | None = None,  # of all batches
         batch_size: int | None = None,  # examples of a full batch
@@ -119,7 +101,7 @@ class ResumableDataset(tf.data.Dataset):
         worker_shard: Shard | None = None,  # where these are the shard of one worker already
         identify_names: Callable[[], str] | None = None,  # a digest of the examples' names
     ):
-        self._build, self._map_images = build, map_images
+        self._build = build
         self._input_dataset = build(Selection())
         self.num_examples, self.batch_size = num_examples, batch_size
         self.shardable, self.worker_shard = shardable, worker_shard
@@ -193,15 +175,6 @@ class ResumableDataset(tf.data.Dataset):
             return self._build(dataclasses.replace(selection, shard=shard))
 
         return type(self)(build, worker_shard=shard)
-
-    @property
-    def can_map_images(self) -> bool:
-        """Whether images are made one by one, so that `map_images` applies."""
-        return self._map_images is not None
-
-    def map_images(self, image_map: ImageMap) -> "ResumableDataset | None":
-        """These batches with each image mapped where it is made; None where they are not."""
-        return self._map_images(image_map) if self._map_images else None
 
 
 def is_shard(dataset: tf.data.Dataset) -> bool:

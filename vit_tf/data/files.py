@@ -66,11 +66,6 @@ def partial_path(path: Path) -> Path:
     return path.with_name(f"{PARTIAL}{secrets.token_hex(8)}{path.suffix}")
 
 
-def is_leftover(name: str) -> bool:
-    """Whether a name is that of a file of `write_whole`, which a kill may leave behind."""
-    return bool(_LEFTOVER.fullmatch(name))
-
-
 def _flush(path: str | os.PathLike, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
@@ -148,7 +143,7 @@ def only_process(folder: str | os.PathLike) -> Iterator[Check]:
     try:
         # What killed processes left in the folder and in its subfolders.
         for path in (*folder.glob(f"{PARTIAL}*"), *folder.glob(f"*/{PARTIAL}*")):
-            if is_leftover(path.name) and path.is_file() and not path.is_symlink():
+            if _LEFTOVER.fullmatch(path.name) and path.is_file() and not path.is_symlink():
                 path.unlink()
         yield lambda: None
     finally:

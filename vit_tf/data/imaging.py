@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import file_error
-from vit_tf.data.batches import ImageMap, RandomNumbers
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 from vit_tf.data.resizing import resize_image, scale_values
 from vit_tf.data.source import Window
@@ -58,12 +57,17 @@ def decode(contents: tf.Tensor, window: Window | None = None, upright: bool = Tr
     plain_jpeg = is_jpeg & (shape[2] != 4)
     if upright:
         plain_jpeg &= ~_is_turned(contents)
+    plain_png = tf.cond(
+        tf.strings.regex_full_match(tf.strings.substr(contents, 0, 26), PLAIN_PNG),
+        lambda: ~tf.strings.regex_full_match(contents, UNUSUAL),
+        lambda: False,
+    )
     readers = [
         lambda: cut(decode_by_pillow(contents, upright), window),
         lambda: _jpeg(contents, shape, window),
         lambda: cut(tf.io.decode_png(contents, 3), window),
     ]
-    kind = tf.cast(plain_jpeg, tf.int32) + 2 * tf.cast(_is_plain_png(contents), tf.int32)
+    kind = tf.cast(plain_jpeg, tf.int32) + 2 * tf.cast(plain_png, tf.int32)
     return tf.switch_case(kind, readers)
 
 
@@ -109,13 +113,6 @@ def _is_turned(contents: tf.Tensor) -> tf.Tensor:
         return tf.strings.regex_full_match(head, TURNED)
 
     return tf.cond(holds(NAMES[0]) | holds(NAMES[1]), matches, lambda: False)
-
-
-def _is_plain_png(contents: tf.Tensor) -> tf.Tensor:
-    """Whether an image is a PNG that TensorFlow decodes as Pillow does."""
-    plain = tf.strings.regex_full_match(tf.strings.substr(contents, 0, 26), PLAIN_PNG)
-    usual = lambda: ~tf.strings.regex_full_match(contents, UNUSUAL)  # noqa: E731
-    return tf.cond(plain, usual, lambda: False)
 
 
 def cut(image: tf.Tensor, window: Window | None) -> tf.Tensor:
@@ -253,16 +250,11 @@ class Framing:
     area: CropArea | None = None
 
     @property
-    def num_channels(self) -> int:
-        """The number of channels that it needs of a file, if that has so many."""
-        return self.preprocessing.num_channels
-
-    @property
     def spec(self) -> tf.TensorSpec:
         """The result of `fit` for an image."""
         return tf.TensorSpec((*self.size, self.preprocessing.num_channels), tf.float32)
 
-    def draw(self, count: int | tf.Tensor, seed: tf.Tensor) -> RandomNumbers:
+    def draw(self, count: int | tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The random numbers from which `window` computes the crops of `count` images."""
         # Another seed than those of the augmentations of the same batch.
         least, most, distribution = cast(CropArea, self.area)
@@ -273,19 +265,15 @@ class Framing:
         if not self.area:
             return None
         find_window = CROP_DISTRIBUTIONS[self.area.distribution][1]
-        return lambda height, width: find_window(height, width, *drawn[0])
+        return lambda height, width: find_window(height, width, *drawn)
 
-    def fit(
-        self, images: tf.Tensor, image_map: ImageMap | None = None, drawn: tuple = ()
-    ) -> tf.Tensor:
+    def fit(self, images: tf.Tensor) -> tf.Tensor:
         """Images of rank 3 or 4 with values in [0, 255], as a model expects them."""
         channels = self.preprocessing.num_channels
         images = reduce_channels(images, channels)
         resize = self.preprocessing.squeezed() if self.area else self.preprocessing
         images = resize_image(images, self.size, resize)
-        images = tf.cast(images, tf.float32)
-        images = add_channels(images, channels)
-        images = image_map.apply(images, *drawn[-1]) if image_map else images
+        images = add_channels(tf.cast(images, tf.float32), channels)
         return scale_values(images, self.preprocessing)
 
 
@@ -297,11 +285,6 @@ class JointFraming:
     area = None  # of random crops, which only training makes
 
     @property
-    def num_channels(self) -> int:
-        """The number of channels that it needs of a file, if that has so many."""
-        return max(framing.num_channels for framing in self.framings)
-
-    @property
     def spec(self) -> tf.TensorSpec:
         """The result of `fit` for an image."""
         lengths = [framing.spec.shape.num_elements() for framing in self.framings]
@@ -311,9 +294,7 @@ class JointFraming:
         """The window of `decode`: all of the image."""
         return None  # AutoGraph cannot read a function without a statement
 
-    def fit(
-        self, images: tf.Tensor, image_map: ImageMap | None = None, drawn: tuple = ()
-    ) -> tf.Tensor:
+    def fit(self, images: tf.Tensor) -> tf.Tensor:
         """Images of rank 3 or 4 as rows of the numbers that the models expect."""
         is_batch = images.shape.rank == 4
         batch = images if is_batch else images[None]

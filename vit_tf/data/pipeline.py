@@ -12,12 +12,10 @@ from tqdm.auto import tqdm
 from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import lookup
 from vit_tf.data.batches import Shard, as_shard
-from vit_tf.data.bundled import FOLDER, NAME
 from vit_tf.data.equal_batches import BatchRule
-from vit_tf.data.files import is_remote
 from vit_tf.data.folder import scan
 from vit_tf.data.imaging import AREA, CROP_DISTRIBUTIONS, CropArea
-from vit_tf.data.names import is_tfds_name
+from vit_tf.data.names import PHOTOGRAPHS, PHOTOGRAPHS_FOLDER, is_path
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 from vit_tf.data.reading import read_batches, read_shardable
 from vit_tf.data.shapes import Shapes, own_kind
@@ -36,7 +34,7 @@ from vit_tf.data.source import (
     describe_batches,
     hold_out,
     partition,
-    require_labels,
+    require_class_names,
     select_classes,
     shard_indices,
     with_all,
@@ -226,19 +224,9 @@ def open_source(name: str | os.PathLike, data_dir: str | os.PathLike | None) -> 
     own = {"digits": Digits, "shapes": Shapes, "textured-shapes": partial(Shapes, own_kind)}
     if name in own:
         return own[os.fspath(name)]()
-    if name == NAME or _is_path(name):
-        return scan(FOLDER if name == NAME else name)
+    if name == PHOTOGRAPHS or is_path(name):
+        return scan(PHOTOGRAPHS_FOLDER if name == PHOTOGRAPHS else name)
     return open_tfds(os.fspath(name), data_dir)
-
-
-def _is_path(name: str | os.PathLike) -> bool:
-    """Whether a name means a folder, be it there or not, rather than a TFDS data set."""
-    if isinstance(name, os.PathLike) or is_remote(name):
-        return True
-    if name.startswith((".", "/", "~", "\\")) or name.endswith(("/", "\\")):
-        return True
-    place = os.path.dirname(name) or name
-    return os.path.isdir(place) and not is_tfds_name(name)
 
 
 def _checked_area(area: bool | Sequence | None) -> CropArea | None:
@@ -345,7 +333,7 @@ def few_shot(
     check_numbers(0, held_out=held_out, seed=seed)
     size = checked_size(image_size, preprocessing)
     source = select_classes(open_source(name, data_dir), classes)
-    require_labels(source)
+    require_class_names(source)
     split, indices = partition(source, ("train",), 0, {}, seed)["train"]
     indices, labels = _in_random_order(source, split, indices, shots + held_out, seed)
     counts = np.bincount(labels, minlength=len(source.class_names))

@@ -221,6 +221,11 @@ class JointPreprocessing:
         return [(*size, part.num_channels) for size, part in sizes]
 
     @property
+    def num_channels(self) -> int:
+        """The largest number of channels of a part."""
+        return max(part.num_channels for part in self.parts)
+
+    @property
     def _sizes(self) -> list[tuple[int, int]]:
         return [cast(tuple[int, int], part.size) for part in self.parts]  # each part has a size
 

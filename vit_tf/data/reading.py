@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.batches import (
-    ImageMap,
     ResumableDataset,
     Shard,
     as_shard,
@@ -38,8 +37,7 @@ CPUS = os.cpu_count() or 1
 BLOCK = 64  # examples that are decoded together on their way into the cache
 
 
-# A batch as it is stored, what was drawn for it and an `ImageMap` or None, to images, labels and
-# problems.
+# A batch as it is stored, and what was drawn for its crops, to images, labels and problems.
 DecodeBatch: TypeAlias = Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
 
 
@@ -72,16 +70,17 @@ def read_batches(
         native_size = framed_size = source.image_size(split, indices)
     else:
         native_size, framed_size = None, size
-    framing = framing_of(preprocessing or Preprocessing(None), framed_size, area)
+    preprocessing = preprocessing or Preprocessing(None)
+    framing = framing_of(preprocessing, framed_size, area)
     # Examples that are shuffled anyhow are read from several files at once.
     if seed is not None and source.shuffles_files and is_contiguous(indices):
         items = source.read_shuffled(split, indices, seed)
     else:
         items = source.read(split, indices)
-    decoder = source.decoder(items, framing.num_channels)
+    decoder = source.decoder(items, preprocessing.num_channels)
     # Nothing fits into -1 bytes: then nothing is kept.
     may_cache = keep and (seed is None or len(indices) <= CACHE_EXAMPLES)
-    examples, decoders, can_map_images = _plan(
+    examples, decoders = _plan(
         source,
         decoder,
         items,
@@ -108,40 +107,23 @@ def read_batches(
         batches = ResumableDataset.from_examples(gather, examples, batch_size)
     batches = batches if worker is None else as_shard(batches, worker)
 
-    def build(image_map: ImageMap | None) -> ResumableDataset:
-        draws_and_seeds = []
-        if area and isinstance(framing, Framing):
-            draws_and_seeds.append((framing.draw, seeds_of_batches(seed)))
-        if image_map:
-            draws_and_seeds.append((image_map.draw, image_map.seeds))
+    def finish(prepare: DecodeBatch, batch: tuple, *seeds: tf.Tensor) -> tuple:
+        # Seeds are drawn for crops only, which a joint framing has none of.
+        drawn = cast(Framing, framing).draw(tf.size(batch[1]), *seeds) if seeds else ()
+        return prepare(*batch, drawn)
 
-        def finish(prepare: DecodeBatch, batch: tuple, *seeds: tf.Tensor) -> tuple:
-            count = tf.size(batch[1])
-            pairs = zip(draws_and_seeds, seeds, strict=True)
-            drawn = tuple(draw(count, seed) for (draw, _), seed in pairs)
-            return prepare(*batch, drawn, image_map)
+    def make(batches: tf.data.Dataset, *seeds: tf.data.Dataset) -> tf.data.Dataset:
+        drawn = tf.data.Dataset.zip((batches, *seeds))
+        largest = max(batch_size) if isinstance(batch_size, Sequence) else batch_size
+        tried = _tried(drawn, [partial(finish, decoder) for decoder in decoders], largest)
+        if skip_errors:
+            finished = _without_problems(tried, skip_errors, len(indices))
+        else:
+            finished = tried.map(_raise_problems)
+        return divided_by_batch(without_autotune(finished)).prefetch(tf.data.AUTOTUNE)
 
-        def make(batches: tf.data.Dataset, *seeds: tf.data.Dataset) -> tf.data.Dataset:
-            drawn = tf.data.Dataset.zip((batches, *seeds))
-            largest = max(batch_size) if isinstance(batch_size, Sequence) else batch_size
-            tried = _tried(drawn, [partial(finish, decoder) for decoder in decoders], largest)
-            if skip_errors:
-                finished = _without_problems(tried, skip_errors, len(indices))
-            else:
-                finished = tried.map(_raise_problems)
-            return divided_by_batch(without_autotune(finished)).prefetch(tf.data.AUTOTUNE)
-
-        return ResumableDataset.from_sources(
-            make, batches, *(seeds for _, seeds in draws_and_seeds)
-        )
-
-    return _mappable(build) if can_map_images else build(None)
-
-
-def _mappable(build: Callable[[ImageMap | None], ResumableDataset]) -> ResumableDataset:
-    """The data set of `build(None)`, with `build` of an `ImageMap` for `map_images`."""
-    dataset = build(None)
-    return ResumableDataset(dataset.select, map_images=build, **dataset.facts)
+    seeds = [seeds_of_batches(seed)] if area else []
+    return ResumableDataset.from_sources(make, batches, *seeds)
 
 
 def read_shardable(
@@ -163,7 +145,7 @@ def read_shardable(
     def read(indices: Indices, batch_size: int, **how: Any) -> ResumableDataset:
         return read_batches(source, split, indices, size, batch_size, seed=seed, **settings, **how)
 
-    def read_shard(shard: Shard, image_map: ImageMap | None) -> tf.data.Dataset:
+    def read_shard(shard: Shard) -> tf.data.Dataset:
         shard.check(batch_size)
         if len(used) < batch_size and not shard.size(rest):
             return empty_batch(batches)
@@ -173,9 +155,7 @@ def read_shardable(
         else:
             cut_indices = shard.batch_indices if seed is None else shard.contiguous_indices
             worker_indices, shard_size = cut_indices(used, batch_size), shard.size(batch_size)
-            of_worker = read(worker_indices, shard_size, worker=shard, keep=image_map is None)
-        if image_map:
-            of_worker = cast(ResumableDataset, of_worker.map_images(image_map))
+            of_worker = read(worker_indices, shard_size, worker=shard)
         if not rest or shard.size(rest):
             return of_worker
         return ResumableDataset.from_sources(
@@ -183,13 +163,7 @@ def read_shardable(
         )
 
     batches = read(indices, batch_size)
-
-    def build(image_map: ImageMap | None) -> ResumableDataset:
-        # It is None only for batches that cannot map images, whose `image_map` is None.
-        mapped = cast(ResumableDataset, batches.map_images(image_map) if image_map else batches)
-        return mapped.with_shards(lambda shard: read_shard(shard, image_map))
-
-    return _mappable(build) if batches.can_map_images else build(None)
+    return batches.with_shards(read_shard)
 
 
 def _repeated(examples: tf.data.Dataset, count: int, repeats: int) -> tf.data.Dataset:
@@ -226,11 +200,10 @@ def _plan(
     seed: int | None,
     cache_bytes: int,
     repeats: int,
-) -> tuple[tf.data.Dataset, list[DecodeBatch], bool]:
+) -> tuple[tf.data.Dataset, list[DecodeBatch]]:
     """What is kept in memory, up to `cache_bytes`, and what is left to do with a batch of it.
 
-    Returns shuffled examples; functions for `_tried` of a batch of them, of what was drawn and of
-    an `ImageMap` or None; and whether these make the images one by one, so that they can map them.
+    Returns shuffled examples, and functions for `_tried` of a batch of them and of what was drawn.
     """
     spec = _shared_spec(decoder, items, native_size)
     resized = framing.spec.shape.num_elements() * tf.float32.size
@@ -249,20 +222,19 @@ def _plan(
             labels: tf.Tensor,
             problems: tf.Tensor,
             drawn: tuple,
-            image_map: ImageMap | None,
         ) -> tuple:
-            return _framed(images, drawn, framing, image_map), labels, problems
+            return _framed(images, drawn, framing), labels, problems
 
         cached = _cached(items, _decoders(decoder, None, spec), count)
-        return shuffle(cached, count), [frame], bool(framing.area)
+        return shuffle(cached, count), [frame]
     if not framing.area and count * resized <= cache_bytes:
         cached = _cached(items, _decoders(decoder, framing), count)
-        return shuffle(cached, count), [lambda *example: example[:3]], False
+        return shuffle(cached, count), [lambda *example: example[:3]]
     decoders = _decoders(decoder, framing, spec if native_size and not framing.area else None)
     if seed is not None and repeats > 1 and source.shuffle_buffer < count:
         # The first of a stream that is shuffled in part would be nearly the same in every epoch.
         items = _one_of_neighbours(items, repeats, seed)
-    return shuffle(items, min(count, source.shuffle_buffer)), decoders, True
+    return shuffle(items, min(count, source.shuffle_buffer)), decoders
 
 
 def _shared_spec(
@@ -333,11 +305,9 @@ def _traced_decoders(
         traced = tf.function(function, autograph=False)
 
         def call(
-            items: Item, labels: tf.Tensor, drawn: tuple = (), image_map: ImageMap | None = None
+            items: Item, labels: tf.Tensor, drawn: tuple = ()
         ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            if drawn or image_map:
-                return function(items, labels, drawn, image_map)
-            return traced(items, labels)
+            return function(items, labels, drawn) if drawn else traced(items, labels)
 
         return call
 
@@ -351,35 +321,27 @@ def _new_decoders(
     shape = spec and tuple(spec.shape)
     spec = framing.spec if framing else spec
 
-    def fit(image: tf.Tensor, drawn: tuple, image_map: ImageMap | None) -> tf.Tensor:
-        return framing.fit(image, image_map, drawn) if framing else image
-
-    def decode(
-        item: Item, drawn: tuple, image_map: ImageMap | None
-    ) -> tuple[tf.Tensor, tf.Tensor | str]:
+    def decode(item: Item, drawn: tuple) -> tuple[tf.Tensor, tf.Tensor | str]:
         image, problem = decoder.decode(item)
         image = cut(image, framing.window(drawn) if framing else None)
         image, problem = _of_one_shape(image, shape, problem) if shape else (image, problem)
-        return fit(image, drawn, image_map), problem
+        return framing.fit(image) if framing else image, problem
 
-    def sure(
-        items: Item, labels: tf.Tensor, drawn: tuple = (), image_map: ImageMap | None = None
-    ) -> tuple:
+    def sure(items: Item, labels: tf.Tensor, drawn: tuple = ()) -> tuple:
         specs = (spec, tf.TensorSpec((), tf.string))
-        images, problems = map_examples(partial(decode, image_map=image_map), (items, drawn), specs)
+        images, problems = map_examples(decode, (items, drawn), specs)
         return _of_batch(images, labels), tf.cast(labels, tf.int32), _of_batch(problems, labels)
 
     if not isinstance(decoder, FastDecoder):
         return [sure]
 
-    def attempt(item: Item, drawn: tuple, image_map: ImageMap | None) -> tf.Tensor:
+    def attempt(item: Item, drawn: tuple) -> tf.Tensor:
         image = decoder.attempt(item, framing.window(drawn) if framing else None)
-        return fit(tf.ensure_shape(image, shape) if shape else image, drawn, image_map)
+        image = tf.ensure_shape(image, shape) if shape else image
+        return framing.fit(image) if framing else image
 
-    def fast(
-        items: Item, labels: tf.Tensor, drawn: tuple = (), image_map: ImageMap | None = None
-    ) -> tuple:
-        images = map_examples(partial(attempt, image_map=image_map), (items, drawn), spec)
+    def fast(items: Item, labels: tf.Tensor, drawn: tuple = ()) -> tuple:
+        images = map_examples(attempt, (items, drawn), spec)
         return _of_batch(images, labels), tf.cast(labels, tf.int32), tf.fill(tf.shape(labels), "")
 
     return [fast, sure]
@@ -404,15 +366,13 @@ def _of_one_shape(
     return tf.ensure_shape(image, shape), problem
 
 
-def _framed(
-    images: tf.Tensor, drawn: tuple, framing: Framing | JointFraming, image_map: ImageMap | None
-) -> tf.Tensor:
+def _framed(images: tf.Tensor, drawn: tuple, framing: Framing | JointFraming) -> tf.Tensor:
     """Decoded images of shape (example, height, width, channel), framed."""
     if not drawn:
         return framing.fit(images)
 
     def frame(image: tf.Tensor, drawn: tuple) -> tf.Tensor:
-        return framing.fit(cut(image, framing.window(drawn)), image_map, drawn)
+        return framing.fit(cut(image, framing.window(drawn)))
 
     return map_examples(frame, (images, drawn), framing.spec)
 

@@ -52,11 +52,6 @@ def _in_star(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     return (1 - along) * notch[1] >= across * (1 - notch[0])
 
 
-def _in_arrow(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    head = (v >= -1) & (v <= 0) & (np.abs(u) <= 0.8 * (v + 1))
-    return head | ((v >= 0) & (v <= 0.95) & (np.abs(u) <= 0.3))
-
-
 # The kind, whether (u, v) lies in it, and the (u, v) of its `KEYPOINTS`.
 KINDS = {
     "disc": (lambda u, v: u**2 + v**2 <= 1, ((0, -0.85), (0, 0.85), (-0.85, 0), (0.85, 0))),
@@ -83,7 +78,13 @@ KINDS = {
         lambda u, v: (u**2 + v**2 <= 1) & (v <= 0.3),
         ((0, -0.85), (0, 0.2), (-0.8, 0.1), (0.8, 0.1)),
     ),
-    "arrow": (_in_arrow, ((0, -0.8), (0, 0.85), (-0.6, -0.1), (0.6, -0.1))),
+    "arrow": (
+        lambda u, v: (
+            ((v >= -1) & (v <= 0) & (np.abs(u) <= 0.8 * (v + 1)))
+            | ((v >= 0) & (v <= 0.95) & (np.abs(u) <= 0.3))
+        ),
+        ((0, -0.8), (0, 0.85), (-0.6, -0.1), (0.6, -0.1)),
+    ),
 }
 
 
@@ -138,22 +139,13 @@ class Scene:
     grain: int = 0  # seed of the noise, of a standard deviation of `GRAIN`
     light: float = 1.0  # factor of all colours, which the noise is added to
 
-    def index(self, size: tuple[int, int]) -> np.ndarray:
-        """Which shape is seen at each pixel's centre: uint8 (height, width), 0 for the ground."""
-        return self._seen_at_centres(size, lambda number, shape, points: number)
-
-    def parts(self, size: tuple[int, int]) -> np.ndarray:
-        """The part seen at each pixel's centre: uint8 (height, width), 0 for the ground."""
-        return self._seen_at_centres(size, lambda number, shape, points: shape.part(points))
-
-    def _seen_at_centres(
-        self, size: tuple[int, int], value: Callable[[int, Shape, np.ndarray], int | np.ndarray]
-    ) -> np.ndarray:
+    def index(self, size: tuple[int, int], of_parts: bool = False) -> np.ndarray:
+        """The shape, or its part, seen at each pixel's centre: uint8 (height, width), or 0."""
         points = pixel_centres(size)
-        values = np.zeros(points.shape[:-1], np.uint8)
+        values = np.zeros(size, np.uint8)
         for number, shape in enumerate(self.shapes, start=1):
             on = shape.covers(points)
-            values[on] = value(number, shape, points[on])
+            values[on] = shape.part(points[on]) if of_parts else number
         return values
 
     def draw(self, size: tuple[int, int]) -> np.ndarray:
@@ -379,7 +371,7 @@ def load_shapes(
         "image": images,
         "label": labels,
         "mask": np.stack([scene.index(size) for scene in scenes]) > 0,
-        "parts": np.stack([scene.parts(size) for scene in scenes]),
+        "parts": np.stack([scene.index(size, of_parts=True) for scene in scenes]),
         "keypoints": places * size,
         "visible": _seen(places),
     }

@@ -263,7 +263,9 @@ class SizesDifferError(ValueError):
         self.received = received
 
 
-def require_labels(source: "Source | Description", received: str = "images without labels") -> None:
+def require_class_names(
+    source: "Source | Description", received: str = "images without labels"
+) -> None:
     """Raises a `ValueError` for a `Source` or a `Description` of images without labels."""
     if not source.class_names:
         raise ValueError(
@@ -332,10 +334,23 @@ def partition(
         selection.pop("validation", None)
     missing = [name for name in splits if name not in selection]
     if missing == ["validation"] and "train" in source.num_examples:
-        remaining, held = _carve(source, validation, seed)
-        selection |= {"validation": ("train", held)} | (
-            {"train": remaining} if "train" in splits else {}
-        )
+        count = source.num_examples["train"]
+        size = round(validation * count)
+        if not 0 < size < count:
+            raise ValueError(
+                f"Expected validation to be a fraction of the train split that leaves examples in "
+                f"both splits. Received: validation={validation} of {count} examples"
+            )
+        labels = source.labels("train")
+        if labels is None:
+            # The last ones, as the papers' `train[99%:]`: the rest can be read from many files.
+            held = np.arange(count - size, count)
+        else:
+            rng = np.random.default_rng([seed, SPLITS.index("validation")])
+            held = stratified_sample(labels, count, size, rng)
+        selection["validation"] = "train", held
+        if "train" in splits:
+            selection["train"] = "train", np.setdiff1d(np.arange(count), held)
     elif missing:
         there = ", ".join(split for split in source.num_examples if split != ALL)
         cut = " (and validation, cut from train)" if "train" in source.num_examples else ""
@@ -385,25 +400,6 @@ def warn_once(message: str) -> None:
 
 def _whole(source: Source, split: str) -> Selected:
     return split, np.arange(source.num_examples[split])
-
-
-def _carve(source: Source, fraction: float, seed: int) -> tuple[Selected, Indices]:
-    """The train split without its validation part, and that part, as in `partition`."""
-    count = source.num_examples["train"]
-    size = round(fraction * count)
-    if not 0 < size < count:
-        raise ValueError(
-            f"Expected validation to be a fraction of the train split that leaves examples in "
-            f"both splits. Received: validation={fraction} of {count} examples"
-        )
-    labels = source.labels("train")
-    if labels is None:
-        # The last ones, as the papers' `train[99%:]`: what is left can be read from many files.
-        held = np.arange(count - size, count)
-    else:
-        rng = np.random.default_rng([seed, SPLITS.index("validation")])
-        held = stratified_sample(labels, count, size, rng)
-    return ("train", np.setdiff1d(np.arange(count), held)), held
 
 
 def checked_size(

@@ -33,7 +33,13 @@ SECONDS = 5  # the time that the host of a data set has to answer
 
 def open_tfds(name: str, data_dir: str | os.PathLike | None = None) -> Source:
     """The `Source` of a TFDS data set of images with one label each, downloaded if necessary."""
-    builder = _builder(name, data_dir)
+    import tensorflow_datasets as tfds
+
+    try:
+        builder: Any = tfds.builder(name, data_dir=data_dir)
+    except (ValueError, AssertionError, ImportError) as error:
+        # TFDS lists all its names in its error, this one the near ones.
+        raise _unusable(name, error) if is_tfds_name(name) else unknown_data(name) from error
     if not builder.is_prepared():
         _require_host(builder, name)
         try:
@@ -44,8 +50,11 @@ def open_tfds(name: str, data_dir: str | os.PathLike | None = None) -> Source:
     return TfdsSource(builder, name)
 
 
-class TfdsSource(Source):
-    """The examples of a prepared data set of TFDS; the items are encoded images."""
+class TfdsSource(Source, Decoder):
+    """The examples of a prepared data set of TFDS; the items are encoded images.
+
+    It decodes images as TFDS does, of any number of channels and bits, but for 8-bit RGB images.
+    """
 
     shuffle_buffer = SHUFFLE_BUFFER
     shuffles_files = True
@@ -82,7 +91,10 @@ class TfdsSource(Source):
         feature = self._feature
         if feature.dtype == np.uint8 and len(feature.shape) == 3 and feature.shape[-1] == 3:
             return RgbDecoder(feature.shape, self._name)
-        return FeatureDecoder(feature)
+        return self
+
+    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
+        return _rgb_or_grey(decode_image(self._feature, item)), ""
 
     def version(self) -> str:
         return f"{self.builder.info.full_name} {digest_tree(self.builder.data_dir)}"
@@ -146,16 +158,6 @@ class TfdsSource(Source):
         return example[self.image_key], example[self.label_key]
 
 
-class FeatureDecoder(Decoder):
-    """Decodes images as TFDS does, of any number of channels and bits."""
-
-    def __init__(self, feature: Any):
-        self._feature = feature
-
-    def decode(self, item: Item) -> tuple[tf.Tensor, tf.Tensor | str]:
-        return _rgb_or_grey(decode_image(self._feature, item)), ""
-
-
 @dataclass(frozen=True)
 class RgbDecoder(FastDecoder):
     """Decodes 8-bit RGB images as Pillow does."""
@@ -177,18 +179,6 @@ class RgbDecoder(FastDecoder):
         black = tf.zeros(self.shape, tf.uint8)
         image = tf.cond(problem == "", lambda: image, lambda: black)
         return tf.ensure_shape(image, self.shape), problem
-
-
-def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
-    """The TFDS builder of a name; TFDS lists all its names in its error, this the near ones."""
-    import tensorflow_datasets as tfds
-
-    try:
-        return tfds.builder(name, data_dir=data_dir)
-    except (ValueError, AssertionError, ImportError) as error:
-        if is_tfds_name(name):
-            raise _unusable(name, error) from error
-    raise unknown_data(name)
 
 
 def _require_host(builder: Any, name: str) -> None:

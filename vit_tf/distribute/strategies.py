@@ -7,18 +7,19 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from vit_tf.common.backend import on_jax, require_tensorflow_or_jax
+from vit_tf.common.backend import leave_gpus_to_jax, on_jax
 from vit_tf.common.names import lookup
 from vit_tf.data.batches import ResumableDataset, Shard, is_shardable
 from vit_tf.distribute import jax_devices, multiworker
 
+STRATEGIES = ("auto", "none", "mirrored", "multiworker", "tpu")
 # Where a model is made and trained: by TensorFlow, or by Keras on JAX.
 Strategy: TypeAlias = tf.distribute.Strategy | jax_devices.DataParallelStrategy
 # On TensorFlow, filled by `multiworker_strategy`: the strategy of this process, and its index and
@@ -37,12 +38,17 @@ def multiworker_strategy(
     data equally. It raises a ValueError if addresses are malformed, or if TensorFlow (or JAX) has
     already run.
     """
-    if on_jax():
-        named = workers is not None or worker is not None or is_cluster_named()
-        return jax_devices.connect(find_cluster(workers, worker) if named else None)
     if _strategies:
         return _strategies[0]
-    addresses, index = find_cluster(workers, worker)
+    cluster = find_cluster(workers, worker)
+    if on_jax():
+        return jax_devices.connect(cluster)
+    if cluster is None:
+        raise ValueError(
+            "The addresses of the workers are unknown: pass them as arguments, set VIT_TF_WORKERS "
+            "and VIT_TF_WORKER or TF_CONFIG, or start the program by Slurm's srun"
+        )
+    addresses, index = cluster
     tf_context = cast(Any, context.context())  # it creates one if there is none
     if tf_context._context_handle is not None:
         raise ValueError(
@@ -158,8 +164,8 @@ def explained_failures() -> Iterator[None]:
 
 def find_cluster(
     workers: Sequence[str] | None = None, worker: int | None = None
-) -> tuple[list[str], int]:
-    """The addresses of all workers and the index of this one in their list.
+) -> tuple[list[str], int] | None:
+    """The addresses of all workers and the index of this one in their list; None if none is set.
 
     The arguments win over VIT_TF_WORKERS ("host:port,host:port") and VIT_TF_WORKER (0, 1, ...),
     these over TF_CONFIG, and that over Slurm's variables.
@@ -173,22 +179,14 @@ def find_cluster(
         return _from_tf_config(os.environ["TF_CONFIG"])
     if "SLURM_PROCID" in os.environ:
         return _from_slurm()
-    raise ValueError(
-        "The addresses of the workers are unknown: pass them as arguments, set VIT_TF_WORKERS "
-        "and VIT_TF_WORKER or TF_CONFIG, or start the program by Slurm's srun"
-    )
-
-
-def is_cluster_named() -> bool:
-    """Whether a variable that `find_cluster` reads is set."""
-    names = ("VIT_TF_WORKERS", "VIT_TF_WORKER", "TF_CONFIG", "SLURM_PROCID")
-    return any(name in os.environ for name in names)
+    return None
 
 
 def has_several_workers() -> bool:
     """Whether VIT_TF_WORKERS or TF_CONFIG names more than one worker."""
     configured = "VIT_TF_WORKERS" in os.environ or "cluster" in os.environ.get("TF_CONFIG", "")
-    return configured and len(find_cluster()[0]) > 1
+    cluster = find_cluster() if configured else None
+    return cluster is not None and len(cluster[0]) > 1
 
 
 def _from_tf_config(text: str) -> tuple[list[str], int]:
@@ -268,19 +266,25 @@ def strategy(
         ValueError: if the name is unknown, if the cluster is not configured, if there is no TPU, or
             if the strategy would not use all processes that JAX has connected.
     """
-    if workers is not None or worker is not None:
-        if name != "multiworker":
-            raise ValueError(
-                f"Expected workers and worker with strategy 'multiworker'. Received: {name!r}"
-            )
-        return multiworker_strategy(workers, worker)
-    make = lookup("strategy", name, STRATEGIES)
-    if not on_jax():
-        return make()
-    require_tensorflow_or_jax("a strategy")
+    lookup("strategy", name, dict.fromkeys(STRATEGIES))  # an unknown one raises
+    if name != "multiworker" and (workers is not None or worker is not None):
+        raise ValueError(
+            f"Expected workers and worker with strategy 'multiworker'. Received: {name!r}"
+        )
+    leave_gpus_to_jax()
     if name == "multiworker" or (name == "auto" and has_several_workers()):
-        return multiworker_strategy()
-    return jax_devices.make(name)
+        return multiworker_strategy(workers, worker)
+    if on_jax():
+        return jax_devices.make(name)
+    if name == "tpu":
+        raise ValueError(
+            "A TPU needs KERAS_BACKEND=jax, since no package of TensorFlow 2.21 or later runs on "
+            "TPUs. Received: KERAS_BACKEND=tensorflow"
+        )
+    gpus = _devices("GPU") if name != "none" else ()
+    if name == "mirrored" or len(gpus) > 1:
+        return _mirrored(gpus or _devices("CPU"))
+    return tf.distribute.get_strategy()
 
 
 def strategy_of(model: keras.Model) -> Strategy:
@@ -304,13 +308,6 @@ def steps_per_execution(steps: int, asked: int = 1) -> int:
     return max(count for count in range(1, min(asked, steps) + 1) if steps % count == 0)
 
 
-def _auto() -> tf.distribute.Strategy:
-    if has_several_workers():
-        return multiworker_strategy()
-    gpus = _devices("GPU")
-    return _mirrored(gpus) if len(gpus) > 1 else tf.distribute.get_strategy()
-
-
 def _devices(kind: str) -> tuple[str, ...]:
     return tuple(device.name for device in tf.config.list_logical_devices(kind))
 
@@ -321,23 +318,6 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     on_cpu = "CPU" in devices[0]
     reduction = tf.distribute.ReductionToOneDevice() if on_cpu else None
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
-
-
-def _tpu() -> NoReturn:
-    raise ValueError(
-        "A TPU needs KERAS_BACKEND=jax, since no package of TensorFlow 2.21 or later runs on "
-        "TPUs. Received: KERAS_BACKEND=tensorflow"
-    )
-
-
-# How each strategy is made.
-STRATEGIES = {
-    "auto": _auto,
-    "none": tf.distribute.get_strategy,
-    "mirrored": lambda: _mirrored(_devices("GPU") or _devices("CPU")),
-    "multiworker": multiworker_strategy,
-    "tpu": _tpu,
-}
 
 
 def divide_batches(batches: tf.data.Dataset, strategy: Strategy) -> tf.data.Dataset:

@@ -16,7 +16,7 @@ from vit_tf.common.names import lookup
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import ConfiguredLayer, as_grid, zero_head
-from vit_tf.models.transformer import TransformerModel, check_pooling
+from vit_tf.models.transformer import POOLINGS, TransformerModel
 from vit_tf.models.vit import SIZES
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -143,7 +143,7 @@ class BEiT(TransformerModel):
         }
         super().__init__(config, preprocessing, **{"name": "beit"} | kwargs)
         self.pooling, self.fc_norm = pooling, pooling == "gap"
-        check_pooling(pooling)
+        lookup("pooling", pooling, POOLINGS)
         self.token_grid = grid = TokenGrid.of_patches(self.image_shape, patch_size, prefix=1)
         added = lookup("position_type", position_type, _POSITIONS)
         self.add_embedding(hidden_dim, dropout_rate, use_positions=added)

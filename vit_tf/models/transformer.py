@@ -625,6 +625,7 @@ def swiglu(x: Tensor) -> Tensor:
     return ops.silu(gate) * value
 
 
+POOLINGS = dict.fromkeys(("cls", "gap"))  # what the head reads: the class token, or a mean
 ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
 # Gates take twice as many channels as they return.
 GATES = {"swiglu": swiglu}
@@ -642,9 +643,3 @@ def variants(sizes: dict, patches: tuple, prefix: str = "", **fields: Any) -> di
         for size, arguments in sizes.items()
         for patch in patches
     }
-
-
-def check_pooling(pooling: str) -> None:
-    """Raises a ValueError unless `pooling` is `"cls"` or `"gap"`."""
-    if pooling not in ("cls", "gap"):
-        raise ValueError(f"Expected pooling to be 'cls' or 'gap'. Received: pooling={pooling!r}")

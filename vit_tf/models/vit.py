@@ -12,8 +12,8 @@ from vit_tf.features.tokens import TokenGrid
 from vit_tf.models.model import zero_head
 from vit_tf.models.transformer import (
     KINDS,
+    POOLINGS,
     TransformerModel,
-    check_pooling,
     encoder_size,
     variants,
 )
@@ -122,7 +122,7 @@ class ViT(TransformerModel):
             "fc_norm": fc_norm,
         }
         super().__init__(config, preprocessing, **{"name": type(self).__name__.lower()} | kwargs)
-        check_pooling(pooling)
+        lookup("pooling", pooling, POOLINGS)
         if registers < 0:
             raise ValueError(f"Expected registers to be at least 0. Received: {registers=}")
         if pooling == "cls" and (class_token is False or fc_norm):
@@ -181,17 +181,14 @@ SIZES = {
 VARIANTS = variants(SIZES, (8, 14, 16, 32))
 
 
-def _sizes(*names: str) -> dict[str, dict]:
-    return {name: SIZES[name] for name in names}
-
-
 # Oquab et al. 2023 (DINOv2), table 17, at 14 pixels; Touvron et al. 2022 (DeiT III), table 1.
 _GIANT = encoder_size(40, 24, 1536, 4096) | {"activation": "swiglu"}
 _MEDIUM = encoder_size(12, 8, 512, 2048)
-RELEASED = variants(_sizes("S", "B", "L") | {"g": _GIANT}, (14,), "DINOv2-", layer_scale=1e-5)
+_SBL = {size: SIZES[size] for size in "SBL"}
+RELEASED = variants(_SBL | {"g": _GIANT}, (14,), "DINOv2-", layer_scale=1e-5)
 _DEIT3 = {"layer_scale": 1e-6, "class_position": False}
-RELEASED |= variants(_sizes("S", "B", "L") | {"M": _MEDIUM}, (16,), "DeiT3-", **_DEIT3)
-RELEASED |= variants(_sizes("H"), (14,), "DeiT3-", **_DEIT3)
+RELEASED |= variants(_SBL | {"M": _MEDIUM}, (16,), "DeiT3-", **_DEIT3)
+RELEASED |= variants({"H": SIZES["H"]}, (14,), "DeiT3-", **_DEIT3)
 
 # timm's ViTs with registers and the mean of their patches (`vit_*_reg4_gap_*` of timm 1.0.31).
 _MEANS = {

@@ -184,7 +184,13 @@ def check_configuration(configuration: dict, directory: str | os.PathLike) -> No
     is_extended = more_epochs > epochs > 0
     if is_extended:
         saved["recipe"]["epochs"] = more_epochs
-    differing = _differences(saved, now)
+    saved, now = flatten(saved), flatten(now)
+    absent = object()
+    differing = [
+        f"{field}: {saved.get(field, 'absent')!r} there, {now.get(field, 'absent')!r} now"
+        for field in sorted(saved | now)
+        if saved.get(field, absent) != now.get(field, absent)
+    ]
     if differing:
         raise ValueError(
             f"The run in {without_password(directory)!r} has another configuration. Repeat its "
@@ -214,12 +220,17 @@ def save_state(
 ) -> None:
     """Write what is needed to resume a run, then remove all but the last `keep` states."""
     # Typed as Any: a type checker would match arrays with `allow_pickle` of `numpy.savez`.
-    arrays: dict[str, Any] = {f"v{i:05d}": _copy(v) for i, v in enumerate(_variables(model))}
+    arrays: dict[str, Any] = {
+        # In memory that the next step does not overwrite.
+        f"v{i:05d}": np.array(v.value if on_jax() else tf.convert_to_tensor(v.value))
+        for i, v in enumerate(_variables(model))
+    }
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
     meta = {"history": history, "names": [v.name for v in model.variables]}
     meta |= {"stopped_of": stopped_of}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-    path = state_path(directory, history, step)
+    name = f"epoch-{num_epochs(history):04d}" + (f"-step-{step:06d}" if step else "")
+    path = as_path(directory) / "state" / f"{name}.npz"
 
     def write() -> None:
         write_whole(path, lambda partial: np.savez(partial, **arrays))
@@ -235,17 +246,6 @@ def save_state(
         write() if writer is None else writer.submit(write)
     if writer is None:
         wait_for_workers()
-
-
-def _copy(variable: keras.Variable) -> np.ndarray:
-    """The value of a variable, in memory that the next step does not overwrite."""
-    return np.array(variable.value if on_jax() else tf.convert_to_tensor(variable.value))
-
-
-def state_path(directory: str | os.PathLike, history: History, step: int = 0) -> Path | epath.Path:
-    """Path of the state of a run after the epochs of its history and some steps of the next."""
-    name = f"epoch-{num_epochs(history):04d}" + (f"-step-{step:06d}" if step else "")
-    return as_path(directory) / "state" / f"{name}.npz"
 
 
 def restore_state(model: keras.Model, directory: str | os.PathLike) -> Progress:
@@ -341,17 +341,6 @@ def _without_names(config: Any) -> Any:
         unwanted = ("name", "inbound_nodes", "input_layers", "output_layers", "class_names")
         return {k: _without_names(v) for k, v in config.items() if k not in unwanted}
     return [_without_names(v) for v in config] if isinstance(config, list | tuple) else config
-
-
-def _differences(saved: dict, now: dict) -> list[str]:
-    """One line for each field that differs between two nested dicts."""
-    saved, now = flatten(saved), flatten(now)
-    absent = object()
-    return [
-        f"{field}: {saved.get(field, 'absent')!r} there, {now.get(field, 'absent')!r} now"
-        for field in sorted(saved | now)
-        if saved.get(field, absent) != now.get(field, absent)
-    ]
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

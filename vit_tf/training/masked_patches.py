@@ -89,9 +89,6 @@ class ColourCrossEntropy(StepLoss):
         loss = ops.sparse_categorical_crossentropy(labels, y_pred, from_logits=True)
         return ops.mean(loss, axis=-1)
 
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "reduction": self.reduction}
-
 
 @register
 class ColourAccuracy(ExampleMean):

@@ -130,9 +130,6 @@ class SigmoidCrossEntropy(StepLoss):
         rest = ops.log1p(ops.exp(-ops.abs(y_pred)))
         return ops.sum(ops.maximum(y_pred, 0.0) - y_pred * y_true + rest, axis=-1)
 
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "reduction": self.reduction}
-
 
 class ExampleMean(keras.metrics.MeanMetricWrapper):
     """Mean of a function over the real examples of batches by `distribute.divide_batches`."""
@@ -179,11 +176,6 @@ class MeanLoss(keras.metrics.Mean):
         super().update_state(values, real)
 
 
-def _loss_and_others(logs: dict[str, Tensor]) -> list[Tensor]:
-    """What `evaluate` returns as a list, in which Keras would repeat the loss."""
-    return [logs["loss"], *(value for name, value in logs.items() if name != "loss")]
-
-
 def compile_model(
     model: keras.Model, optimizer: keras.optimizers.Optimizer, loss: StepLoss, accuracy: ExampleMean
 ) -> None:
@@ -204,7 +196,11 @@ def compile_model(
         # Keras returns the last result named "loss"; only its own includes a model's own losses.
         means = [accuracy] if model.losses else [accuracy, MeanLoss(loss)]
         model.compile(optimizer=optimizer, loss=loss, weighted_metrics=means)
-        model._flatten_metrics_in_order = _loss_and_others
+        # In the list that `evaluate` returns, Keras would repeat the loss.
+        model._flatten_metrics_in_order = lambda logs: [
+            logs["loss"],
+            *(value for name, value in logs.items() if name != "loss"),
+        ]
 
 
 def _is_top1(y_true: Tensor, y_pred: Tensor) -> Tensor:

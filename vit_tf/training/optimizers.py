@@ -231,7 +231,13 @@ class _Adaptive(_KernelDecay):
     def update_step(self, gradient: Tensor, variable: keras.Variable, scalars: Any) -> None:
         """One variable's update; on TensorFlow, scalars are the rate and the powers of betas."""
         if on_jax():
-            self._update_in_jax(gradient, variable, scalars * self._factor(variable))
+            # Keras' own update, with the epsilon of this optimizer.
+            epsilon = self.epsilon
+            if self.corrected_epsilon:
+                step = ops.cast(self.iterations + 1, variable.dtype)
+                epsilon = epsilon * ops.sqrt(1 - getattr(self, self._betas[1]) ** step)
+            with self._replaced(epsilon=epsilon):
+                super().update_step(gradient, variable, scalars * self._factor(variable))
             return
         import tensorflow as tf
 
@@ -274,17 +280,6 @@ class _Adaptive(_KernelDecay):
             epsilon=epsilon * tf.sqrt(1 - powers[1]) if self.corrected_epsilon else epsilon,
             grad=gradient,
         )
-
-    def _update_in_jax(
-        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
-    ) -> None:
-        """Keras' own update, with the epsilon of this optimizer."""
-        epsilon = self.epsilon
-        if self.corrected_epsilon:
-            step = ops.cast(self.iterations + 1, variable.dtype)
-            epsilon = epsilon * ops.sqrt(1 - getattr(self, self._betas[1]) ** step)
-        with self._replaced(epsilon=epsilon):
-            super().update_step(gradient, variable, learning_rate)
 
     @contextlib.contextmanager
     def _replaced(self, **values: Any) -> Iterator[None]:

@@ -116,7 +116,16 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.augment != ():
-            object.__setattr__(self, "augment", _as_layers(self.augment))
+            import keras
+
+            given = self.augment
+            augment = tuple(given) if isinstance(given, list | tuple) else (given,)
+            if not all(isinstance(layer, keras.Layer) for layer in augment):
+                raise ValueError(
+                    "Expected augment to be preprocessing layers of Keras or KerasCV. "
+                    f"Received: augment={given!r}"
+                )
+            object.__setattr__(self, "augment", augment)
         check_fields(self)
         warmup, name = self.warmup_epochs, self._optimizer
         ends_in_run = warmup is None or warmup < self.epochs
@@ -234,19 +243,6 @@ class Recipe:
         """
         optimizer = optimizer or self.make_optimizer(steps_per_epoch)
         compile_classifier(model, optimizer, self.label_smoothing, self.loss)
-
-
-def _as_layers(augment: Any) -> tuple:
-    """One or several Keras layers as a tuple."""
-    import keras
-
-    layers = augment if isinstance(augment, list | tuple) else (augment,)
-    if not all(isinstance(layer, keras.Layer) for layer in layers):
-        raise ValueError(
-            "Expected augment to be preprocessing layers of Keras or KerasCV. "
-            f"Received: augment={augment!r}"
-        )
-    return tuple(layers)
 
 
 def compile_classifier(

@@ -177,13 +177,31 @@ def train(
                 "without shard="
             )
         if isinstance(model, VisionModel) and not cropped:
-            dataset = _of_known_size(dataset, model.accepted_shape)
+            shape = model.accepted_shape
+            dataset = ResumableDataset.from_sources(
+                lambda batches, shape=shape: batches.map(
+                    lambda images, *others: (fix_image_shape(images, shape), *others)
+                ),
+                dataset,
+            )
         dataset = checked_images(dataset, model, split)
         splits[split] = checked_labels(dataset, num_classes, split)
     if validation is not None:
         require_finite_length(splits["validation"])
-    _take_class_names(model, train)
-    num_batches = _num_batches(splits["training"])
+    # A model of this package is given the names of the classes of its training data.
+    names = getattr(train, "class_names", None)
+    if names and isinstance(model, VisionModel) and len(names) == num_classes:
+        if model.class_names not in (None, tuple(names)):
+            log.warning("%s adopts the class names of the training data", model.name)
+        model.class_names = names
+    num_batches = int(splits["training"].cardinality())
+    if num_batches <= 0:
+        unknown = {tf.data.INFINITE_CARDINALITY: "infinite", tf.data.UNKNOWN_CARDINALITY: "unknown"}
+        raise ValueError(
+            "Expected train to be a dataset of finite length, which is known or set by "
+            "`train.apply(tf.data.experimental.assert_cardinality(number_of_batches))`. "
+            f"Received: {unknown.get(num_batches, num_batches)} batches"
+        )
     if class_weight:
         splits["training"] = _weigh_classes(splits["training"], class_weight, num_classes)
     recipe.compile(model, num_batches, optimizer)
@@ -290,28 +308,6 @@ def _weigh_classes(
     return ResumableDataset.from_sources(lambda batches: batches.map(weigh), dataset)
 
 
-def _of_known_size(dataset: tf.data.Dataset, shape: Sequence[int | None]) -> tf.data.Dataset:
-    """A data set whose images have the static shape of a model's."""
-    spec = dataset.element_spec[0]
-    if spec.shape.rank is not None and None not in spec.shape[1:]:
-        return dataset
-
-    def fix(images: tf.Tensor, *others: tf.Tensor) -> tuple:
-        return fix_image_shape(images, shape), *others
-
-    return ResumableDataset.from_sources(lambda batches: batches.map(fix), dataset)
-
-
-def _take_class_names(model: keras.Model, dataset: Any) -> None:
-    """Names the classes of a model of this package as those of the data it is trained on."""
-    names = getattr(dataset, "class_names", None)
-    if not names or not isinstance(model, VisionModel) or len(names) != model.num_classes:
-        return
-    if model.class_names not in (None, tuple(names)):
-        log.warning("%s adopts the class names of the training data", model.name)
-    model.class_names = names
-
-
 def _fit(
     model: keras.Model,
     recipe: Recipe | FineTuning,
@@ -415,19 +411,6 @@ def _num_classes(model: keras.Model, images: tf.TensorSpec) -> int:
             require_scores(scores)
         shape = scores.shape
     return shape[-1]
-
-
-def _num_batches(dataset: tf.data.Dataset) -> int:
-    """Number of batches of a dataset, by its cardinality; a `ValueError` where it is not known."""
-    count = int(dataset.cardinality())
-    if count <= 0:
-        names = {tf.data.INFINITE_CARDINALITY: "infinite", tf.data.UNKNOWN_CARDINALITY: "unknown"}
-        raise ValueError(
-            "Expected train to be a dataset of finite length, which is known or set by "
-            "`train.apply(tf.data.experimental.assert_cardinality(number_of_batches))`. "
-            f"Received: {names.get(count, count)} batches"
-        )
-    return count
 
 
 _WRONG = re.compile(r"Expected (?:labels|images) of the .*? data .*?Received: [-\w.,: ]*\w")

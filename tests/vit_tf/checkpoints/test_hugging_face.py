@@ -8,7 +8,7 @@ from archive_files import helper_or_skip, refuses
 from checkpoint_families import arrays, assert_matches, errors_of, pictures
 
 import vit_tf
-from vit_tf.checkpoints.folders import Folder
+from vit_tf.checkpoints.archives import Folder
 from vit_tf.checkpoints.hugging_face_models import convert_siglip
 from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET, LoadOptions
 

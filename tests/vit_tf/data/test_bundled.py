@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 import vit_tf
-from vit_tf.data import bundled
 from vit_tf.data.any_images import as_images, is_raw
+from vit_tf.data.names import PHOTOGRAPHS_FOLDER
 
 MOST_BYTES = 3_000_000
 LICENSES = r"public domain|\[CC0 1\.0\]\(https\S+\)|\[CC BY [1-4]\.0\]\(https\S+\)"
@@ -17,8 +17,8 @@ LICENSES = r"public domain|\[CC0 1\.0\]\(https\S+\)|\[CC BY [1-4]\.0\]\(https\S+
 def test_every_photograph_is_credited_with_a_license_to_pass_it_on():
     paths = vit_tf.data.photographs()
     assert len(paths) == len(set(paths)) == 200
-    assert sum(path.stat().st_size for path in bundled.FOLDER.iterdir()) < MOST_BYTES
-    text = (bundled.FOLDER / "CREDITS.md").read_text("utf-8")
+    assert sum(path.stat().st_size for path in PHOTOGRAPHS_FOLDER.iterdir()) < MOST_BYTES
+    text = (PHOTOGRAPHS_FOLDER / "CREDITS.md").read_text("utf-8")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if ".jpg |" in line]
     assert all(len(row) == 6 and row[2] and row[4] for row in rows)
     assert all(re.fullmatch(LICENSES, row[3]) for row in rows)

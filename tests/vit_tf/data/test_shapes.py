@@ -57,15 +57,17 @@ def test_areas_are_those_of_the_formulas_at_every_turn(kind, angle):
     area = (turned.index(FINE) == 1).mean() / 0.4**2
     assert area == pytest.approx(AREAS[kind], rel=0.01)
     if kind in FRONTS:
-        front = (turned.parts(FINE) == 1).mean() / 0.4**2
+        front = (turned.index(FINE, of_parts=True) == 1).mean() / 0.4**2
         assert front == pytest.approx(FRONTS[kind] * AREAS[kind], rel=0.015)
-    np.testing.assert_array_equal(turned.parts(FINE) > 0, turned.index(FINE) > 0)
+    np.testing.assert_array_equal(turned.index(FINE, of_parts=True) > 0, turned.index(FINE) > 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_quarter_turn_clockwise_turns_mask_parts_and_keypoints(kind):
     upright, turned = (plain(shape(kind, angle)) for angle in (0.1, 0.1 + math.pi / 2))
-    np.testing.assert_array_equal(turned.parts(FINE), np.rot90(upright.parts(FINE), -1))
+    np.testing.assert_array_equal(
+        turned.index(FINE, of_parts=True), np.rot90(upright.index(FINE, of_parts=True), -1)
+    )
     row, column = upright.shapes[0].keypoints().T
     expected = np.stack([column, 1 - row], axis=-1)
     np.testing.assert_allclose(turned.shapes[0].keypoints(), expected, atol=1e-12)
@@ -94,7 +96,7 @@ def test_keypoints_lie_well_within_their_shape_and_on_their_part():
 def test_pictures_show_the_colours_of_the_parts_where_the_parts_are():
     for kind in KINDS:
         scene = plain(shape(kind, 0.4))
-        picture, parts = scene.draw((64, 64)).astype(float), scene.parts((64, 64))
+        picture, parts = scene.draw((64, 64)).astype(float), scene.index((64, 64), of_parts=True)
         for part, tone in ((0, 0.0), (1, 1.0), (2, BACK_TONE)):
             inner = np.median(picture[parts == part], axis=0)
             np.testing.assert_allclose(inner, np.array([250, 100, 0]) * tone, atol=8)
@@ -103,7 +105,7 @@ def test_pictures_show_the_colours_of_the_parts_where_the_parts_are():
 def test_light_scales_the_colours_but_not_the_noise():
     scene = Scene((shape("disc", radius=0.7),), np.full(3, 90.0), [], [])
     dim = dataclasses.replace(scene, light=0.6).draw((64, 64)).astype(float)
-    front, back = (dim[scene.parts((64, 64)) == part] for part in (1, 2))
+    front, back = (dim[scene.index((64, 64), of_parts=True) == part] for part in (1, 2))
     expected = 0.6 * np.array([250, 100, 0])
     np.testing.assert_allclose(np.median(front, axis=0), expected, atol=2)
     np.testing.assert_allclose(np.median(back, axis=0), expected * BACK_TONE, atol=2)
@@ -225,7 +227,7 @@ def test_shapes_of_a_video_differ_in_form_and_not_in_colour():
     seen = []
     for number in range(10):
         first = scenes.random_motion(2, np.random.default_rng(number))[0]
-        image, parts, index = first.draw(FINE), first.parts(FINE), first.index(FINE)
+        image, parts, index = first.draw(FINE), first.index(FINE, of_parts=True), first.index(FINE)
         count = len(first.shapes)
         fronts = [image[(parts == 1) & (index == i + 1)] for i in range(count)]
         seen.append(np.mean([np.median(front, axis=0) for front in fronts], axis=0))

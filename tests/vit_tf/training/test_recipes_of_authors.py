@@ -39,7 +39,7 @@ def crops(area, height, width):
     window = framing.window
 
     def find(numbers):
-        return window((numbers,))(tf.constant(height), tf.constant(width))
+        return window(numbers)(tf.constant(height), tf.constant(width))
 
     return map_draws(find, drawn, (4,), tf.int32)
 

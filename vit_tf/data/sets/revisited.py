@@ -3,10 +3,9 @@
 import io
 import os
 import pickle
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -164,20 +163,26 @@ def crop(image: np.ndarray, box: np.ndarray, path: str) -> np.ndarray:
     return image[top:bottom, left:right]
 
 
-# Numbers of one type, in NumPy's letters, with or without a byte order: no objects, no records.
-NUMBERS = re.compile(r"[<>=|]?[biuf][1248]")
+# What NumPy writes for arrays and numbers, and Python 2 for bytes.
+NAMED = {
+    "numpy._core.multiarray._reconstruct",
+    "numpy._core.multiarray.scalar",
+    "numpy._core.numeric._frombuffer",
+    "numpy.ndarray",
+    "numpy.dtype",
+    "_codecs.encode",
+    "__builtin__.bytes",
+}
 
 
 def load_plain_pickle(path: str | os.PathLike) -> Any:
     """Reads a pickle of numbers, texts, lists and arrays that Python 2 or 3 wrote.
 
-    A pickle is a program that calls what it names. Here it can name what NumPy writes for arrays
-    and numbers, and these names stand for functions of this file that make nothing but numbers.
+    A pickle is a program that calls what it names. Here it can name nothing but `NAMED`.
     """
     try:
         # Python 2 wrote the bytes of arrays as text, which only this encoding gives back.
-        stream = io.BytesIO(Path(path).read_bytes())
-        return _with_arrays(_Unpickler(stream, encoding="latin1").load())
+        return _Unpickler(io.BytesIO(Path(path).read_bytes()), encoding="latin1").load()
     except Exception as error:  # a corrupt pickle makes the unpickler raise anything
         raise ValueError(
             "Expected a pickle of dicts, lists, text, numbers and NumPy arrays. "
@@ -186,78 +191,11 @@ def load_plain_pickle(path: str | os.PathLike) -> Any:
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Constructor:
-        """A stand-in for what NumPy writes for arrays and numbers; an error for other names."""
+    def find_class(self, module: str, name: str) -> Any:
+        """What NumPy writes for arrays and numbers; an error for other names."""
         # NumPy 2 renamed the package that older files name.
-        qualified_name = f"{module.replace('numpy._core.', 'numpy.core.')}.{name}"
-        if qualified_name not in STAND_INS:
+        module = module.replace("numpy.core.", "numpy._core.")
+        if f"{module}.{name}" not in NAMED:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return Constructor(STAND_INS[qualified_name])
-
-
-class _Dtype:
-    """What NumPy's `dtype("i8", ...)` with its state `(3, "<", ...)` stands for."""
-
-    def __init__(self, code: object, *flags: object):
-        if not isinstance(code, str) or not NUMBERS.fullmatch(code):
-            raise pickle.UnpicklingError(f"it has an array of dtype {code!r}")
-        self.dtype = np.dtype(code)
-
-    def __setstate__(self, state: Any) -> None:
-        if state[1] not in ("<", ">", "|", "="):
-            raise pickle.UnpicklingError(f"it has an array of byte order {state[1]!r}")
-        self.dtype = self.dtype.newbyteorder(state[1])
-
-
-class _Array:
-    """What NumPy's `_reconstruct(ndarray, (0,), b"b")` with its state stands for."""
-
-    def __init__(self, *arguments: object):
-        self.values = None
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, columns_first, data = state
-        values = np.frombuffer(_encode(data, "latin1"), dtype.dtype)
-        self.values = values.reshape(shape, order="F" if columns_first else "C").copy()
-
-
-def _encode(text: str | bytes, encoding: str) -> bytes:
-    """The bytes that protocol 2 holds as text; bytes as they are."""
-    if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
-    return text if isinstance(text, bytes) else text.encode("latin1")
-
-
-def _refuse(*arguments: object) -> NoReturn:
-    raise pickle.UnpicklingError("it calls numpy.ndarray")
-
-
-STAND_INS = {
-    "numpy.core.multiarray._reconstruct": _Array,
-    # A number, from its bytes.
-    "numpy.core.multiarray.scalar": lambda dtype, data: np.frombuffer(
-        _encode(data, "latin1"), dtype.dtype, count=1
-    )[0].item(),
-    # An array, as protocol 5 writes it.
-    "numpy.core.numeric._frombuffer": lambda data, dtype, shape, order: (
-        np.frombuffer(data, dtype.dtype).reshape(shape, order=order).copy()
-    ),
-    "numpy.ndarray": _refuse,
-    "numpy.dtype": _Dtype,
-    "_codecs.encode": _encode,
-    # No bytes, which protocols below 3 hold as a call of `bytes()`, as in arrays of nothing.
-    "__builtin__.bytes": lambda: b"",
-}
-
-
-def _with_arrays(value: Any) -> Any:
-    """The value with NumPy arrays instead of what stands for them."""
-    if isinstance(value, _Array) and value.values is not None:
-        return value.values
-    if isinstance(value, dict):
-        return {key: _with_arrays(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_with_arrays, value))
-    if value is None or isinstance(value, (str, bytes, int, float, np.ndarray)):
-        return value
-    raise pickle.UnpicklingError(f"it holds a {type(value).__name__}")
+        named = super().find_class(module, name)
+        return named if isinstance(named, type) else Constructor(named)
