@@ -512,7 +512,7 @@ def load_facts(plan: ModelPlan, options: Options) -> ModelFacts | None:
     except (ValueError, KeyError, TypeError):
         is_intact = False
     if not is_intact:
-        log.warning("%s or its note was changed: %s is trained again", path, plan.name)
+        log.warning("%s or its .json file was changed: %s is trained again", path, plan.name)
         return None
     if key != model_key(plan, options):
         return None

@@ -162,7 +162,7 @@ def load_unchanged(path: Path) -> xr.Dataset | None:
         return None
     # HDF5 is not asked to read anything else: corrupt files can end the process.
     if not has_own_digest(path):
-        log.warning("%s was cut off or changed, and is made again", path)
+        log.warning("%s was cut off or changed, and is computed again", path)
         return None
     return xr.load_dataset(path)
 

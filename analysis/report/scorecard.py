@@ -242,7 +242,7 @@ def _measure(
         require_estimate(estimate, f"the claim {claim.name!r}")
     except Exception as error:
         return explain(error, f"The claim {claim.name!r}")
-    undefined = "The number of the claim is not defined for these models (NaN)."
+    undefined = "The effect of the claim is not defined for these models (NaN)."
     return undefined if np.isnan(estimate.value) else estimate
 
 
