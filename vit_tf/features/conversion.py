@@ -226,29 +226,21 @@ def own_name(model: ModelLike) -> str:
 def require_model(model: Any) -> None:
     """Raises a `ValueError` for what no measurement can be made of."""
     is_pipeline = type(model).__module__.startswith("transformers.pipelines.")
-    if not callable(model) or isinstance(model, type) or is_pipeline:
-        raise ValueError(
-            "Expected features to be a callable from images to {tap: tensor}, such as "
-            f"vit_tf.submodel(model, 'block*'). Received: {_describe(model)}"
-        )
-
-
-def _describe(model: Any) -> str:
-    """What was received in place of a model, in words."""
-    if isinstance(model, Mapping):
-        return "a dict; activations at hand are compared by cka({name: array})"
-    if hasattr(model, "shape"):
-        return (
-            f"an array of shape {tuple(model.shape)}; activations at hand are compared by "
-            "cka({name: array})"
-        )
-    if isinstance(model, type):
-        return f"the class {model.__name__} in place of a model: {model.__name__}(...)"
-    if hasattr(model, "model"):
-        return f"{type(model).__name__}, whose attribute model is one"
-    if isinstance(model, list | tuple) and any(map(callable, model)):
-        return (
+    if callable(model) and not isinstance(model, type) and not is_pipeline:
+        return
+    received = repr(model)
+    if isinstance(model, Mapping) or hasattr(model, "shape"):
+        received = "activations at hand, which are compared by cka({name: array})"
+    elif isinstance(model, type):
+        received = f"the class {model.__name__} in place of a model: {model.__name__}(...)"
+    elif hasattr(model, "model"):
+        received = f"{type(model).__name__}, whose attribute model is one"
+    elif isinstance(model, list | tuple):
+        received = (
             f"{len(model)} models; a measurement takes one, and cka(model, images, other) and "
             "last_layer_cka({name: model}, images) compare several"
         )
-    return repr(model)
+    raise ValueError(
+        "Expected features to be a callable from images to {tap: tensor}, such as "
+        f"vit_tf.submodel(model, 'block*'). Received: {received}"
+    )
