@@ -252,7 +252,7 @@ MISTAKES = [
     (
         lambda m, d: A.explore(m, "https://a.org/b.jpg"),
         ValueError,
-        "has to be downloaded first",
+        "Download images at web addresses first",
     ),
     (lambda m, d: A.make_report(m, m), ValueError, "one list: [model, other]"),
     (lambda m, d: A.cka(m, d.pixels, layerz="pooled"), TypeError, "Did you mean layers"),

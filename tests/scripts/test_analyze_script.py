@@ -140,7 +140,7 @@ def test_a_saved_model_uses_the_given_grid(files, images, tmp_path):
     features = vit_tf.load_features(files / "exported", "*/weights")
     direct = analysis.attention_distance(features, images, TokenGrid(2, 2, 1, 8))
     np.testing.assert_allclose(actual, direct, rtol=1e-5)
-    assert "exported has no branches" in page
+    assert "exported has no residual branches separate" in page
 
 
 @pytest.mark.slow
