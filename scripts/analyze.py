@@ -106,8 +106,7 @@ OPTIONS = {
 MAIN = ("--names", "--image-size", "--patch-size", "--figures", "--list", "--data", "--data-dir")
 MAIN += ("--take-test", "--range", "--out")
 INTRODUCTION = (
-    "{models} {was} measured on {tested} {split}images of {data} ({size} pixels), without training."
-    "\n\n{fitted}"
+    "{models} {was} measured on {tested} {split}images of {data} ({size} pixels).\n\n{fitted}"
 )
 REMEDY = " If it expects other values, specify them by --range, or by --mean and --std."
 FITTED = (
@@ -230,7 +229,8 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
     for name in ("names", "roles", "supervision"):
         if 0 < (count := len(getattr(options, name))) != len(sources):
             raise ValueError(
-                f"Expected one value of --{name} for each model, {len(sources)}. Received: {count}"
+                f"Expected one value of --{name} for each of {len(sources)} models. "
+                f"Received: {count}"
             )
     for role in roles:
         if role != "-":

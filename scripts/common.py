@@ -324,7 +324,12 @@ LAYERS = {
     "--image-size": integer(
         "side of the images, in pixels, for models that accept any size (default: the model's)"
     ),
-    "--taps": named("layers to measure, such as 'block*_out'", "PATTERN", nargs="+"),
+    "--taps": named(
+        "layers to measure in models of other packages, such as 'block*_out' (default: outputs of "
+        "blocks and stages)",
+        "PATTERN",
+        nargs="+",
+    ),
     "--patch-size": integer("side of a patch, in pixels, where it cannot be inferred"),
     "--prefix": integer(
         "number of prefix tokens, such as CLS, of a model with --patch-size (default: inferred)"

@@ -43,7 +43,7 @@ OPTIONS = {
         },
         **common.IMPORTS,
         "--data-dir": named("data folder of TFDS (default: as in training)", "FOLDER"),
-        "--batch-size": integer("images per batch, for a study"),
+        "--batch-size": integer("batch size of training, which a study does not store"),
     },
     "run": common.output("output folder", default=Path()),
 }

@@ -42,7 +42,7 @@ OPTIONS = {
         "--no-head": {"action": "store_true", "help": "skip the accuracy of the model's own head"},
         "--allow-other-classes": {
             "action": "store_true",
-            "help": "evaluate even if the classes differ",
+            "help": "evaluate even if class names of the model and the data differ",
         },
     },
     "data": {
@@ -54,7 +54,7 @@ OPTIONS = {
     },
     "few-shot": {
         "--shots": named("images per class, such as 1,5,10,25 (default: none)", "N,N"),
-        "--draws": integer("number of random draws of these images", default=3),
+        "--draws": integer("number of random draws of the few-shot images", default=3),
         "--taps": named(
             "layers whose features are classified", "PATTERN", nargs="+", default=("pooled",)
         ),

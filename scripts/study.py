@@ -6,9 +6,8 @@ of the papers' figures: also an MLP-Mixer, a larger ViT, a hybrid and a ViT that
 masked patch prediction; models without the skips of a block, with fractions of the data and with
 other seeds; and models before and after fine-tuning on the other half of the classes and on
 --far-data. --figures trains only the models that the selected figures need. The report, its figures
-(PNG), the results (netCDF) and the models
-(.keras) are in the output folder. The same command resumes a run that was stopped; nothing is
-trained or measured again unless it has changed.
+(PNG), the results (netCDF) and the models (.keras) are in the output folder. The same command
+resumes a run that was stopped; nothing is trained or measured again unless it has changed.
 
 Examples:
     vit-tf study
@@ -128,7 +127,7 @@ def parse(arguments: Arguments = None) -> Options:
     report_commands.require_figures(options)
     if options.image_size < 16 or options.image_size % 8:
         raise ValueError(
-            "Expected --image-size to be a multiple of 8 from 16 on. "
+            "Expected --image-size to be a multiple of 8, at least 16. "
             f"Received: {options.image_size}"
         )
     common.require_at_least(options, seeds=1, jobs=1)
@@ -513,7 +512,7 @@ def load_facts(plan: ModelPlan, options: Options) -> ModelFacts | None:
     except (ValueError, KeyError, TypeError):
         is_intact = False
     if not is_intact:
-        log.warning("%s or its note was changed: %s is trained again", path, plan.name)
+        log.warning("%s or its .json file was changed: %s is trained again", path, plan.name)
         return None
     if key != model_key(plan, options):
         return None

@@ -252,7 +252,7 @@ MISTAKES = [
     (
         lambda m, d: A.explore(m, "https://a.org/b.jpg"),
         ValueError,
-        "has to be downloaded first",
+        "Download images at web addresses first",
     ),
     (lambda m, d: A.make_report(m, m), ValueError, "one list: [model, other]"),
     (lambda m, d: A.cka(m, d.pixels, layerz="pooled"), TypeError, "Did you mean layers"),
@@ -702,7 +702,7 @@ def test_features_are_those_of_the_layers(model, data):
 
 @pytest.mark.slow
 def test_a_folder_is_split_into_training_and_test_images(model, data):
-    with pytest.warns(UserWarning, match="one of 5 images is a test image"):
+    with pytest.warns(UserWarning, match="one in 5 images is a test image"):
         accuracy = analysis.ridge_probe(model("vit"), data.folder, layers=-1)
     assert accuracy.sizes["layer"] == 1 and accuracy.isin([0, 1]).all()  # of a single test image
 

@@ -33,9 +33,9 @@ class Save:
         """Writes the file, which `xarray.load_dataset` or `load_dataarray` opens."""
         if not os.fspath(path).endswith((".nc", ".netcdf", ".h5")):
             raise ValueError(
-                f"Expected a netCDF file, such as 'result.nc'. Received: {os.fspath(path)!r}; "
-                "tables are result.to_dataframe().to_csv(path), pictures "
-                "analysis.plot(result).figure.savefig(path)"
+                f"Expected a netCDF file, such as 'result.nc'. Received: {os.fspath(path)!r}. "
+                "Write a table with result.to_dataframe().to_csv(path), and a plot with "
+                "analysis.plot(result).figure.savefig(path)."
             )
         self._result.to_netcdf(path)
 

@@ -66,7 +66,9 @@ def require_above_chance(accuracy: float, facts: Mapping[str, Any], model: str) 
     the attributes `examples` and `num_classes` of a result.
     """
     if missing := {"examples", "num_classes"} - set(facts):
-        raise ValueError(f"Expected attributes {sorted(missing)}. Received: {sorted(facts)}")
+        raise ValueError(
+            f"Expected a result with the attributes {sorted(missing)}. Received: {sorted(facts)}"
+        )
     interval = accuracy_of(float(accuracy), facts["examples"]).interval
     chance = 1 / facts["num_classes"]
     if interval is None or not interval[0] > chance:
@@ -189,7 +191,7 @@ def images_needed(
         )
     if pilot.interval is None or pilot.units is None or pilot.units.count < 2:
         raise ValueError(
-            "The pilot result has no interval over two or more batches, images or runs. "
+            "Expected a pilot result with an interval over at least two batches, images or runs. "
             f"Received: {pilot}"
         )
     # How many units, batches or runs, such an interval or such a decision needs.
@@ -224,6 +226,6 @@ def _pilot(result: Estimate | xr.DataArray | xr.Dataset) -> Estimate:
         return accuracy_of(last.item(), result.attrs["examples"])
     raise ValueError(
         "Expected a result of cka over two or more batches, an accuracy that a measurement of this "
-        f"package returned, or an Estimate. Received: {type(result).__name__} with "
-        f"{sorted(map(str, result.coords))}"
+        f"package returned, or an Estimate. Received: {type(result).__name__} with the "
+        f"coordinates {sorted(map(str, result.coords))}"
     )

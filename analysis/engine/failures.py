@@ -8,9 +8,7 @@ from vit_tf.common.errors import error_message, is_tensorflow_error
 
 log = logging.getLogger(__name__)
 MAX_LETTERS = 400  # of an error's message in a report
-NO_MEMORY = (
-    "It needs more memory than there is. Fewer or smaller images, or fewer layers, need less."
-)
+NO_MEMORY = "It needs more memory than is available. Use fewer or smaller images, or fewer layers."
 NO_GRADIENT = "TensorFlow has no gradient of the operation {}, which the model uses."
 NOT_COMPUTED = "TensorFlow cannot compute it for this model and these images ({})."
 UNEXPECTED = "It failed with an unexpected error; the log has its traceback ({})."

@@ -30,4 +30,7 @@ def count_out_of_range(masks: tf.Tensor) -> tf.Tensor:
 def require_in_range(num_out_of_range: int) -> None:
     """Raises a `ValueError` if masks had values outside [0, 1]."""
     if num_out_of_range:
-        raise ValueError("Expected masks with values in [0, 1]. Received: values out of this range")
+        raise ValueError(
+            "Expected masks with values in [0, 1]. Received: values out of this range. Divide "
+            "8-bit masks by 255."
+        )

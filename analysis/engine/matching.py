@@ -62,8 +62,8 @@ def match_maps(
             shape = values.shape
             if shape.rank != 4 or shape[1] % grid.rows or shape[2] % grid.columns:
                 raise ValueError(
-                    "Expected maps of shape (example, row, column, channel) with rows a multiple "
-                    f"of {grid.rows} and columns of {grid.columns}. "
+                    "Expected maps of shape (example, row, column, channel), whose rows are a "
+                    f"multiple of {grid.rows} and columns a multiple of {grid.columns}. "
                     f"Received: {tap!r} of shape {tuple(shape)}"
                 )
         num_channels = channels or list(taps.values())[-1].shape[-1]

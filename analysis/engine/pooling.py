@@ -64,7 +64,8 @@ def tokens_of(tap: str, values: tf.Tensor, which: str, grid: TokenGrid | None) -
     if grid is None:
         raise ValueError(
             "The token grid of the model is unknown, so CLS and spatial tokens cannot be "
-            "separated. Pass features whose token_grid is a vit_tf.TokenGrid. Received: "
+            "separated. Set the attribute token_grid of the model or function to a "
+            "vit_tf.TokenGrid (an argument of vit_tf.torch_features). Received: "
             f"{received}"
         )
     if tokens.shape[1] not in (None, grid.num_tokens):
@@ -116,7 +117,7 @@ def grid_of(features: Features, grid: PartialGrid) -> PartialGrid:
 def raise_contradiction(of_features: TokenGrid, grid: PartialGrid) -> NoReturn:
     """Raises a `ValueError` for a grid that is not the features' own."""
     raise ValueError(
-        f"Expected grid to be None or that of the features, {of_features}. Received: grid={grid}"
+        f"Expected grid=None or the grid of the model, {of_features}. Received: grid={grid}"
     )
 
 

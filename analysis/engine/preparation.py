@@ -165,8 +165,8 @@ def prepare_pair(
     if any(isinstance(model, Mapping) for model in models):
         if images is not None:
             raise ValueError(
-                "Activations are measured without images: f({name: array}), or "
-                "f({name: array}, features_y={name: array}) for two models. Received: "
+                "Activations are measured without images: pass only {name: array}, or "
+                "{name: array} and features_y={name: array} for two models. Received: "
                 f"images={type(images).__name__}"
             )
         rows, features = features_from_arrays(*models)
@@ -369,7 +369,7 @@ def split_examples(images: tuple | tf.data.Dataset) -> list[Any]:
 
         sets = [batches(False), batches(True)]
     warnings.warn(
-        f"No test images were given: one of {HELD_OUT} images is a test image, the others train "
+        f"No test images were given: one in {HELD_OUT} images is a test image, the others train "
         "the probe.",
         stacklevel=5,
     )

@@ -160,7 +160,7 @@ def expect_variable(result: object, name: str, dims: Sequence[str]) -> xr.DataAr
     """Return variable `name` of a Dataset, of dims `dims`, or raise a `ValueError`."""
     if not isinstance(result, xr.Dataset) or name not in result.data_vars:
         raise ValueError(
-            f"Expected a Dataset with {name}({', '.join(dims)}). "
+            f"Expected a Dataset with the variable {name} of dims ({', '.join(dims)}). "
             f"Received: {describe_result(result)}"
         )
     return expect_array(result[name], dims)

@@ -59,7 +59,10 @@ def _as_json(value: Any, identified_by: str) -> Any:
             return getattr(value, name)
     if is_dataclass(value):
         return [type(value).__qualname__, {f.name: getattr(value, f.name) for f in fields(value)}]
-    raise TypeError(f"Expected facts of a type that a key supports. Received: {value!r}")
+    raise TypeError(
+        "Expected JSON values, arrays, dataclasses, functions or objects with the attribute 'key', "
+        f"to identify a result. Received: {value!r}"
+    )
 
 
 def _represent_function(function: FunctionType) -> list[Any]:
@@ -159,7 +162,7 @@ def load_unchanged(path: Path) -> xr.Dataset | None:
         return None
     # HDF5 is not asked to read anything else: corrupt files can end the process.
     if not has_own_digest(path):
-        log.warning("%s was cut off or changed, and is made again", path)
+        log.warning("%s was cut off or changed, and is computed again", path)
         return None
     return xr.load_dataset(path)
 

@@ -487,9 +487,8 @@ def _groups(
             checked_size = images.shape[0] if before is None else before
             if checked_size < min_batch:
                 raise ValueError(
-                    f"Expected batches of at least {min_batch} images (the last one may be "
-                    f"smaller). Received: a batch of {checked_size}. Use more images or a larger "
-                    "batch size."
+                    f"Expected at least {min_batch} images in every batch but the last. Received: "
+                    f"a batch of {checked_size}. Use more images or a larger batch size."
                 )
             if images.shape.rank > 2:  # not rows of activations, whose layers are checked
                 require_finite_images(images, examples)

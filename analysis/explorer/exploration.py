@@ -442,8 +442,8 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | st
         for file in sorted(x for x in path.rglob("*") if is_image(x.name)) or [path]:
             if not file.is_file():
                 raise ValueError(
-                    f"Image file not found: {without_password(image)!r}. An image at a web address "
-                    "has to be downloaded first."
+                    f"Image file not found: {without_password(image)!r}. Download images at web "
+                    "addresses first."
                 )
             pictures.append(decode_file(file))
             names.append(file.name)

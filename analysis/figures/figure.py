@@ -321,7 +321,7 @@ def _pairs(
         elif reason:
             reasons.append(reason)
     if len(user_models) == 1:
-        return selections, ["It compares two models; one is given."]
+        return selections, ["It compares two models, but only one was given: add a second one."]
     return selections, [] if selections else list(dict.fromkeys(reasons))
 
 
@@ -456,7 +456,7 @@ def all_figures() -> tuple[Figure, ...]:
         for number in (number for figure in new_figures for number in figure.numbers_in_paper):
             if owners.setdefault(number, module.name) != module.name:
                 raise ValueError(
-                    "Expected the figures of a number in one module. Received: figure "
+                    "Expected all figures with the same number in one module. Received: figure "
                     f"{number!r} in {owners[number]} and {module.name}"
                 )
         figures += new_figures

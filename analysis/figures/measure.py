@@ -199,8 +199,8 @@ def with_inputs(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
                 functions = [cast(OwnPasses, m).make for m in (existing, needed)]
                 made = join_words(f"{make.__module__}.{make.__qualname__}" for make in functions)
                 raise ValueError(
-                    f"Two results are called {needed.name!r}: {made} make them with different "
-                    "parameters"
+                    f"Two results are called {needed.name!r}, which {made} make with different "
+                    "parameters: give one of them another name"
                 )
     return table
 
@@ -657,8 +657,8 @@ def _as_copy(
         state = statistics[m.name].state
         if m.before and state is None:
             raise ValueError(
-                f"The statistic of {m.name!r} needs state=, the arrays that it is fed, so that "
-                f"{copy[m.name].name!r} can share its graph"
+                f"Expected Statistic(state=...) with the input arrays of {m.name!r}, so that "
+                f"{copy[m.name].name!r} can use the same graph. Received: state=None"
             )
         states |= {} if state is None else {m.name: state}
     return Copy(weights, states)

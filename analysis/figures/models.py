@@ -597,7 +597,7 @@ def _base_of(model: StudyModel, role: str, others: list[StudyModel]) -> StudyMod
     if not fitting:
         raise ValueError(
             f"{model.name} is a variant ({role}) of a model with the role {wanted!r}, but no "
-            "model has this role"
+            "model has this role: add such a model, or correct the roles"
         )
     return (of_equal_size or fitting)[0]
 

@@ -128,8 +128,8 @@ def head_ablation(
         )
     if shared := [tap for tap in shapes if tap in features.facts.structure.shared_values]:
         raise ValueError(
-            "Expected a layer with one set of values for each head. Received: "
-            f"{format_list(shared)}, grouped-query attention, in which several heads share values, "
+            "Expected layers with separate values for each head. Received: "
+            f"{format_list(shared)}, where several heads share values (grouped-query attention), "
             "so the heads cannot be removed one by one. Select other layers with layers="
         )
     # A first pass computes the means that replace the outputs of heads in the second one.
@@ -513,7 +513,7 @@ def activation_patching(
         )
     if missing := [tap for tap in features.facts.layers if tap not in other_model.facts.layers]:
         raise ValueError(
-            f"Expected the other model to have the same layers. Received: no {format_list(missing)}"
+            f"Expected the other model to have the same layers. Missing: {format_list(missing)}"
         )
     # Both images of a pair must keep their position, so pairs stay in their order.
     data = as_dataset(pairs)
@@ -684,7 +684,7 @@ def measure_effects(
     if left_out:
         warnings.warn(
             f"{left_out} of {int(count) + left_out} images are left out: the last "
-            f"batch has fewer than {least}. Use another batch size.",
+            f"batch has fewer than {least} images. Use another number of images or batch size.",
             stacklevel=2,
         )
     require_finite("effects of interventions", totals["changes"].values(), totals["changes"])

@@ -167,7 +167,7 @@ def concept_erasure(
     totals = evaluate(moments, data, features, description="covariances")
     if columns is not None and totals["examples"] != len(columns):
         raise ValueError(
-            "Expected a concept with a row for each image. "
+            "Expected concept= to have a row for each image. "
             f"Received: {len(columns)} rows for {int(totals['examples'])} images"
         )
     sums_of_layers = [

@@ -125,8 +125,8 @@ def position_similarity(positions: ModelLike, grid: PartialGrid = None) -> xr.Da
     grid = as_grid(cast(Any, grid), np.shape(positions)[0] if np.ndim(positions) else None)
     if np.ndim(positions) != 2 or len(positions) != grid.num_tokens:
         raise ValueError(
-            f"Expected positions of shape ({grid.num_tokens}, hidden unit), one for each token of "
-            f"{grid}, or a model with absolute positions. Received: shape {np.shape(positions)}"
+            f"Expected position embeddings of shape ({grid.num_tokens}, hidden unit), one for each "
+            f"token of {grid}, or a model that adds them. Received: shape {np.shape(positions)}"
         )
     # Cosines are undefined for positions of length zero.
     positions = grid.spatial(np.asarray(positions, "float64")[None])[0]
@@ -135,8 +135,8 @@ def position_similarity(positions: ModelLike, grid: PartialGrid = None) -> xr.Da
     if without_direction.size:
         token = without_direction[0]
         raise ValueError(
-            "Expected finite positions other than zero. "
-            f"Received: length {lengths[token, 0]:g} at spatial token {token}"
+            "Expected finite position embeddings of a norm above 0. "
+            f"Received: norm {lengths[token, 0]:g} at spatial token {token}"
         )
     directions = positions / lengths
     return ResultArray(

@@ -203,7 +203,7 @@ def _select_centre(images: tf.Tensor, grid: PartialGrid, token: str) -> Target:
         token_grid = grid and as_grid(grid, tokens.shape[1], images.shape[1:3])
         if token_grid is None or tokens.shape[1] != token_grid.num_tokens:
             raise ValueError(
-                f"Expected a TokenGrid of the {tokens.shape[1]} tokens of {tap!r}. "
+                f"Expected grid= to be a TokenGrid of the {tokens.shape[1]} tokens of {tap!r}. "
                 f"Received: grid={token_grid}"
             )
         if token == "centre":

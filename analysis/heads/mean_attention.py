@@ -413,7 +413,7 @@ def grid_of_mean(mean: xr.Dataset) -> TokenGrid:
 def require_tokens(grid: TokenGrid) -> TokenGrid:
     """The grid, if it has more than one spatial token; else raises a `ValueError`."""
     if grid.num_spatial == 1:
-        raise ValueError(f"Expected a grid of more than one token. Received: {grid}")
+        raise ValueError(f"Expected a grid of more than one spatial token. Received: {grid}")
     return grid
 
 

@@ -208,8 +208,8 @@ def _skip_changes(taps: Taps) -> dict[str, tf.Tensor]:
     missing = [tap for tap in required or ["block*/attention/weights"] if tap not in taps]
     if missing:
         raise ValueError(
-            "Expected layers with attention weights, and the layers 'skip' and 'sum' of each "
-            "sublayer of their blocks: attention rollout does not apply to models without skips. "
+            "Expected attention weights, and the layers 'skip' and 'sum' of each sublayer of the "
+            "same blocks. Attention rollout does not apply to models without skip connections. "
             f"Missing: {format_list(missing)}"
         )
     changes = {}
@@ -229,8 +229,9 @@ def _require_same_skips(changes: dict[str, float], examples: int) -> None:
     changed = [pair for pair, total in changes.items() if total / examples > UNCHANGED]
     if changed:
         raise ValueError(
-            "Attention rollout needs the sum of each sublayer to be the skip of the next. It "
-            "does not apply to post-norm models, or if a sublayer is missing from the layers. "
+            "Attention rollout needs the output ('sum') of each sublayer to be the input ('skip') "
+            "of the next. It does not apply to post-norm models. If layers= omits a sublayer, add "
+            "it. "
             f"Received a difference between {format_list(changed, '; ')}"
         )
 

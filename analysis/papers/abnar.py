@@ -14,7 +14,8 @@ def rollout_of(model: StudyModel) -> SharedPass:
     model.require_grid()
     sites = dict.fromkeys(tap.rpartition("/")[0] for tap in taps)
     missing = [f"{s}/{end}" for s in sites for end in ("skip", "sum") if f"{s}/{end}" not in taps]
-    model.require(not missing, f"{''.join(missing[:1])}, which would show that it has that skip")
+    needed = f"layer {''.join(missing[:1])}, so this skip connection may be missing"
+    model.require(not missing, needed)
     return statistic(attention_rollout, model, taps, name="rollout")
 
 

@@ -34,7 +34,7 @@ PARTS = {
 def sensitivity_of(model: StudyModel) -> SharedPass:
     """CKA of the representations of a model, and without parts of them."""
     taps = model.layers("representations")
-    model.require(len(taps) >= 2, "two layers to compare")
+    model.require(len(taps) >= 2, "pair of layers to compare")
     return statistic(cka_sensitivity, model, taps)
 
 

@@ -26,7 +26,7 @@ def measures_of(model: StudyModel) -> SharedPass | None:
             return None
         model = model.original
     taps = model.layers("representations", "blocks")
-    model.require(len(taps) >= LEAST_LAYERS, f"{LEAST_LAYERS} blocks to compare")
+    model.require(len(taps) >= LEAST_LAYERS, f"set of {LEAST_LAYERS} or more blocks to compare")
     return statistic(
         similarities,
         model,

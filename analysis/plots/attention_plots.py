@@ -182,7 +182,9 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None") -> "Axes":
     distances = style.by_label(results)
     units = {str(result.attrs.get("units", "")) for result in distances.values()}
     if len(units) > 1:
-        raise ValueError(f"The results have different units: {sorted(units)}")
+        raise ValueError(
+            f"The results have different units: {sorted(units)}. Draw each unit with its own ax="
+        )
     heads = {(label, ""): result for label, result in distances.items()}
     means = {key: result.mean("head", skipna=False) for key, result in heads.items()}
     return draw_lines(

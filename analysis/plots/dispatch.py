@@ -57,7 +57,7 @@ def plot(
     """
     if isinstance(ax, str | os.PathLike):
         raise ValueError(
-            f"Expected ax to be Matplotlib axes. Received: {str(ax)!r}; a plot is saved by "
+            f"Expected ax to be Matplotlib axes. Received: {str(ax)!r}. Save a plot with "
             "analysis.plot(result).figure.savefig(path)"
         )
     if isinstance(result, dict):

@@ -44,7 +44,7 @@ def plot_epochs(result: Result, /, ax: "Axes | None" = None, title: str | None =
     variables = _recorded_variables(result)
     if not variables:
         raise ValueError(
-            "Expected a result over epochs, of `Recorder.results`. "
+            "Expected a result over epochs, from `Recorder.results`. "
             f"Received: {describe_result(result)}"
         )
     text = style.titled("During training", result) if title is None else title

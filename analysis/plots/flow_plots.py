@@ -233,7 +233,9 @@ def _token_means(result: xr.Dataset, variable: str) -> list[tuple[str, xr.DataAr
     """List of (kind of token, mean over its tokens of dims (layer,)), NaN left out."""
     values = result[variable]
     if "prefix" not in result.attrs:
-        raise ValueError(f"Expected the attribute 'prefix'. Received: {sorted(result.attrs)}")
+        raise ValueError(
+            f"Expected a result with the attribute 'prefix'. Received: {sorted(result.attrs)}"
+        )
     prefix = int(result.attrs["prefix"])
     # Kinds that the model lacks are empty slices, and are left out below.
     parts = {
@@ -341,7 +343,8 @@ def plot_patch_filters(result: xr.DataArray, ax: "Axes | None") -> "Axes":
     channels, count = result.sizes["channel"], result.sizes["component"]
     if channels not in (1, 3) or "explained_variance" not in result.coords:
         raise ValueError(
-            "Expected 1 or 3 channels, and the coordinate explained_variance. "
+            "Expected a result of patch_filters with 1 or 3 channels and the coordinate "
+            "explained_variance. "
             f"Received: {channels} channels and {sorted(map(str, result.coords))}"
         )
     title = style.titled("Principal components of the patch embedding", result)

@@ -90,7 +90,7 @@ def plot_probe_map(
     if wrong := {name: off[name] for name in layer_names(shown) if name in off}:
         raise ValueError(
             f"Expected layers of {prefix} + {shape[0]} x {shape[1]} tokens. "
-            f"Received numbers: {wrong}"
+            f"Received other numbers of tokens: {wrong}"
         )
     percent = 100 * shown
     maps = percent.values[:, prefix:expected].reshape(-1, *shape)
@@ -722,7 +722,8 @@ def plot_keypoint_correspondence(
     sides = {result.attrs.get("threshold", "image") for result in style.by_label(results).values()}
     if len(sides) > 1:
         raise ValueError(
-            f"The results have different kinds of thresholds: {' and '.join(sorted(sides))}"
+            "Expected results with thresholds of one kind. Received: "
+            f"{' and '.join(sorted(sides))}. Draw each kind with its own ax="
         )
     box = " of the object's box" if sides == {"box"} else ""
     title = style.titled("Keypoint correspondence", results)

@@ -908,7 +908,8 @@ def plot_compute(result: xr.Dataset, ax: "Axes") -> "Axes":
         or (flops.values[has_accuracy] <= 0).any()
     ):
         raise ValueError(
-            "Expected the coordinate family, a run with an accuracy, and compute above 0. "
+            "Expected a table of vit-tf compute, with the coordinate family, at least one "
+            "accuracy, and compute above 0. "
             f"Received: coordinates {sorted(map(str, result.coords))}, "
             f"accuracies {accuracy.values}, compute {flops.values}"
         )

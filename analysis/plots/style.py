@@ -57,7 +57,9 @@ def token_layout(result: Result) -> tuple[int, tuple[int, int]]:
     """The number of prefix tokens and the grid's (rows, columns), from the attributes."""
     missing = [name for name in ("prefix", "rows", "columns") if name not in result.attrs]
     if missing:
-        raise ValueError(f"Expected the attributes {missing}. Received: {sorted(result.attrs)}")
+        raise ValueError(
+            f"Expected a result with the attributes {missing}. Received: {sorted(result.attrs)}"
+        )
     prefix, rows, columns = (int(result.attrs[name]) for name in ("prefix", "rows", "columns"))
     return prefix, (rows, columns)
 

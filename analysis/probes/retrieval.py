@@ -266,7 +266,7 @@ def _require_positions(truth: Truth, examples: int) -> None:
             positions = np.asarray(images.get(kind, ()))
             if kind not in images or (positions < 0).any() or (positions >= examples).any():
                 raise ValueError(
-                    "Expected truth to have easy, hard and junk of each query, positions in a "
-                    f"database of {examples} images. Received: query {query} with "
+                    "Expected truth to list easy, hard and junk images of each query, by position "
+                    f"in the database, from 0 to {examples - 1}. Received: query {query} with "
                     f"{kind}={positions.tolist() if kind in images else None}"
                 )

@@ -716,7 +716,8 @@ def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) ->
     missing = [str(path) for path in reports.values() if not Path(path, PLACE).is_file()]
     if missing:
         raise ValueError(
-            f"No scorecard ({PLACE}) in {format_list(missing)}: expected folders of reports"
+            f"No scorecard ({PLACE}) in {format_list(missing)}: pass folders that vit-tf analyze "
+            "or vit-tf study wrote"
         )
     cards = {}
     for name, path in reports.items():

@@ -134,7 +134,7 @@ class Drawer:
             try:
                 failures = future.result()
             except ProcessEnded as error:
-                log.warning("%s; its pictures are drawn here", error)
+                log.warning("%s; its pictures are drawn in the main process", error)
                 failures = render(drawings)
             self._record(keys, failures)
 

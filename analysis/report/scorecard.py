@@ -242,7 +242,7 @@ def _measure(
         require_estimate(estimate, f"the claim {claim.name!r}")
     except Exception as error:
         return explain(error, f"The claim {claim.name!r}")
-    undefined = "The number of the claim is not defined for these models (NaN)."
+    undefined = "The effect of the claim is not defined for these models (NaN)."
     return undefined if np.isnan(estimate.value) else estimate
 
 
@@ -537,7 +537,8 @@ def claims_over_runs(scorecards: Mapping[str, xr.Dataset]) -> list[Row]:
     for name, card in scorecards.items():
         if "claim" not in card.dims or not {*TEXTS, *NUMBERS, *SEVERAL} <= set(card):
             raise ValueError(
-                f"Expected {name} to be a scorecard of this version. Received: {list(card)}"
+                f"Expected {name} to be a scorecard of this version of vit_tf: repeat the command "
+                f"that wrote it. Received: a Dataset of {list(card)}"
             )
     _require_alike(scorecards)
     defined = {
@@ -550,7 +551,7 @@ def claims_over_runs(scorecards: Mapping[str, xr.Dataset]) -> list[Row]:
     for name in names:
         own_name = name.partition(".")[0]
         if own_name not in defined:
-            raise ValueError(f"Expected claims of this version. Received: {own_name!r}")
+            raise ValueError(f"Expected claims of this version of vit_tf. Received: {own_name!r}")
         cards = {
             run: card.sel(claim=name)
             for run, card in scorecards.items()

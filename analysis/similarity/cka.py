@@ -335,7 +335,7 @@ def varying_layers(
     x, y = (positions[varies[positions]] for positions in sides(layers))
     if not len(x) or not len(y):
         raise ValueError(
-            "Expected a layer that varies between examples, of each model. "
+            "Expected at least one layer of each model to vary between examples. "
             f"Received constant layers: {format_list(constant)}"
         )
     if constant:
@@ -523,7 +523,7 @@ def _cka_of_endings(names: Sequence[str], *features: Features) -> Statistic[xr.D
             {tap: x for tap, x in taps.items() if f"/{tap}".endswith(f"/{name}")} for name in names
         ]
         if missing := [name for name, found in zip(names, named, strict=True) if not found]:
-            raise ValueError(f"Expected taps named {missing[0]!r}. Received: {format_list(taps)}")
+            raise ValueError(f"Expected layers named {missing[0]!r}. Received: {format_list(taps)}")
         return statistic.step(images, *named)
 
     return replace(statistic, step=step)
@@ -618,7 +618,7 @@ def _parts(tap: str, values: tf.Tensor, grid: TokenGrid) -> list[tf.Tensor]:
     tokens = as_tokens(tap, values)
     if tokens.shape[1] != grid.num_tokens:
         raise ValueError(
-            f"Expected the last tap to have the {grid.num_tokens} tokens of {grid}. "
+            f"Expected the last layer to have the {grid.num_tokens} tokens of {grid}. "
             f"Received: {tap!r} of shape {tuple(values.shape)}"
         )
     return [*([grid.first(tokens)] if grid.prefix else []), grid.spatial(tokens)]

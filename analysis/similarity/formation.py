@@ -82,8 +82,8 @@ def _states(folder: Path) -> dict[int, Path]:
 
 L2 = 1024.0  # big_vision's default for its few-shot classifiers
 EXPECTED = (
-    "Expected features to be a callable from images to {layer: tensor} of the model being trained, "
-    "such as vit_tf.submodel(model, 'block*'), or a function of the model to one"
+    "Expected features to map images to {layer: tensor} of the model being trained, such as "
+    "vit_tf.submodel(model, 'block*'), or to map the model to such a callable"
 )
 
 
@@ -349,8 +349,8 @@ def _features_of(features: Callable, model: keras.Model, images: np.ndarray) -> 
             return as_features(features)
         returned.append(repr(made) if isinstance(made, Exception) else type(made).__name__)
     raise ValueError(
-        f"{EXPECTED}. Received: {features!r}, which returns {returned[0]} of the model, and "
-        f"{returned[1]} of images"
+        f"{EXPECTED}. Received: {features!r}, which returns {returned[0]} for the model, and "
+        f"{returned[1]} for images"
     )
 
 

@@ -289,8 +289,8 @@ def _tables_statistic(
         for measure, values in zip(measures, similarity, strict=True):
             if unknown := [x for x, row in zip(models, values, strict=True) if np.isnan(row).any()]:
                 warnings.warn(
-                    f"{measure.name} has no correlation: it is NaN for some pairs of models, "
-                    f"{measure.unknown}: those with {format_list(unknown)}",
+                    f"{measure.name} has no correlation, because it is NaN for some pairs of "
+                    f"models ({measure.unknown}), which include {format_list(unknown)}",
                     stacklevel=2,
                 )
         differences = {

@@ -374,7 +374,7 @@ def _token_kernels(tokens: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 # Share of the largest variance below which a direction is rounding.
 NEGLIGIBLE = 1e-10
 LINEAR = "invertible linear maps and translation"
-UNKNOWN = "layers with too many directions together for so few images"
+UNKNOWN = "too few images for the number of directions of both layers"
 
 
 @cache

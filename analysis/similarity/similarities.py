@@ -182,8 +182,8 @@ def similarities_statistic(
             pairs = zip(coords["layer_x"], unknown, strict=True)
             if layers_without := [layer for layer, row in pairs if row.any()]:
                 warnings.warn(
-                    f"{measure.name} is NaN for {unknown.sum()} of {unknown.size} pairs of layers, "
-                    f"{measure.unknown}: those with {format_list(layers_without)}",
+                    f"{measure.name} is NaN for {unknown.sum()} of {unknown.size} pairs of layers "
+                    f"({measure.unknown}), which include {format_list(layers_without)}",
                     stacklevel=2,
                 )
         dims = tuple(coords)
@@ -250,6 +250,7 @@ def select_measures(measures: Sequence[str | Measure] | None, tokens: str | None
         raise ValueError(f"Expected every measure once. Received: {names}")
     if tokens is not None and "token_cka" in names:
         raise ValueError(
-            f"token_cka compares tokens, not the vectors of tokens={tokens!r}. Received: {names}"
+            f"token_cka does not support tokens={tokens!r}: leave out token_cka or tokens=. "
+            f"Received: {names}"
         )
     return selected

@@ -140,7 +140,7 @@ def test_a_saved_model_uses_the_given_grid(files, images, tmp_path):
     features = vit_tf.load_features(files / "exported", "*/weights")
     direct = analysis.attention_distance(features, images, TokenGrid(2, 2, 1, 8))
     np.testing.assert_allclose(actual, direct, rtol=1e-5)
-    assert "exported has no branches" in page
+    assert "exported has no residual branches separate" in page
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([tmp_path / "any.keras"], "specify --image-size"),
         ([vit, "--taps", "block*"], "--taps applies only to models"),
         ([cnn, "--taps", "conv_1"], "Did you mean conv1"),
-        ([cnn, vit, "--names", "one"], "Expected one value of --names for each model, 2"),
+        ([cnn, vit, "--names", "one"], "one value of --names for each of 2 models. Received: 1"),
         (
             [saved, "--patch-size", "4"],
             "fit the 5 tokens of the layers. Received: 0 + 4 x 4 tokens",

@@ -189,7 +189,7 @@ def test_tables_that_cannot_be_drawn():
         good.assign(test_accuracy=("run", [np.nan, np.nan])),
         good.assign(training_flops=("run", [0.0, 1.0])),
     ):
-        with pytest.raises(ValueError, match="Expected the coordinate family"):
+        with pytest.raises(ValueError, match="with the coordinate family"):
             plot_compute(bad)
     with pytest.raises(ValueError, match="test_accuracy"):
         plot_compute(good.drop_vars("test_accuracy"))

@@ -97,7 +97,7 @@ MISTAKES = {
         "--prefix -1 --patch-size 8": "--prefix to be at least 0. Received: -1",
     },
     f"study --out out {STUDY}": {
-        "--image-size 20": "multiple of 8 from 16 on. Received: 20",
+        "--image-size 20": "multiple of 8, at least 16. Received: 20",
         "--data digit": "digits",
         "--data ./none": "Folder not found: './none'",
         "--strategy gpu": "Unknown strategy",

@@ -36,7 +36,7 @@ from . import RAGHU
 def cka_of(model: StudyModel) -> SharedPass:
     """Similarity of all representations of a model."""
     taps = model.layers("representations", "sublayers")
-    model.require(len(taps) >= 2, "two layers to compare")
+    model.require(len(taps) >= 2, "pair of layers to compare")
     return statistic(cka, model, taps, detail="sublayers")
 
 
@@ -126,7 +126,11 @@ def _contrast_of_depths(
     units = part(np.arange(cross.sizes["layer_y"]))
     groups = [np.flatnonzero((depth > start) & (depth < end)) for start, end in (first, second)]
     if not all(map(len, groups)):
-        raise ValueError(f"Expected ViT blocks in both ranges. Received: {len(depth)} blocks")
+        raise ValueError(
+            "Expected ViT blocks in both ranges of depth, "
+            f"{first[0]:.2g} to {first[1]:.2g} and {second[0]:.2g} to {second[1]:.2g}. "
+            f"Received: {len(depth)} blocks"
+        )
     return estimate_from_cka(
         lambda cka: np.subtract(*(cka[np.ix_(group, units)].mean() for group in groups)), cross
     )

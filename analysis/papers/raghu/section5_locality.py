@@ -56,7 +56,7 @@ def head_similarity_of(vit: StudyModel, other: StudyModel) -> SharedPass:
     """Similarity of subsets of first-block heads and the lower half of another model."""
     heads = vit.layers("block_heads")
     vit.require_grid()
-    other.require(other.has_maps, "maps of convolutions")
+    other.require(other.has_maps, "convolutional feature maps")
     taps = (heads, other.layers("representations", "lower"))
     return statistic(head_similarity, (vit, other), taps, detail="lower")
 
@@ -188,7 +188,7 @@ def uniform_distance(distance: xr.DataArray) -> float:
     missing = {"rows", "columns", "stride"} - set(distance.attrs)
     if missing:
         raise ValueError(
-            f"Expected the grid in the attributes. Received: none of {sorted(missing)}"
+            f"Expected a result with the grid in its attributes. Missing: {sorted(missing)}"
         )
     shape = distance.attrs["rows"], distance.attrs["columns"]
     cells = np.indices(shape).reshape(2, -1)
@@ -275,7 +275,7 @@ def receptive_field_of(model: StudyModel) -> Measurement:
 
 def branch_field_of(model: StudyModel) -> Measurement:
     """Effective receptive fields before each sum."""
-    taps = model.require(branches(model), "branches separate from skips")
+    taps = model.require(branches(model), "residual branches separate from the skip connections")
     return _part(model, "receptive_field_branch", taps)
 
 
@@ -341,7 +341,7 @@ def branch_fields(branch: xr.DataArray, total: xr.DataArray) -> Estimate:
     sites = [site for site in places[0] if site in places[1]]
     if not sites:
         raise ValueError(
-            "Expected fields of attention branches and of their sums. "
+            "Expected receptive fields of attention branches and of their sums. "
             f"Received: {layer_names(branch)[:3]} and {layer_names(total)[:3]}"
         )
     at = [[place[site] for site in upper(np.array(sites))] for place in places]

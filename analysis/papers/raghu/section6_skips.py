@@ -82,7 +82,7 @@ def cls_skips_first(ratios: xr.Dataset) -> Estimate:
     names = list(dict.fromkeys(blocks))
     parts = [str(part) for part in ratios["part"].values] if "part" in ratios else []
     if "cls" not in parts:
-        raise ValueError(f"Expected ratios of a CLS token. Received: {parts}")
+        raise ValueError(f"Expected skip ratios of the CLS token. Received: ratios of {parts}")
 
     def contrast(of_parts: np.ndarray) -> float:
         logs = np.log(of_parts[:, parts.index("cls")]) - np.log(of_parts[:, parts.index("spatial")])

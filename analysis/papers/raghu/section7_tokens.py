@@ -394,7 +394,9 @@ def resnet_tokens_classify(resnet: xr.DataArray, vit: xr.DataArray) -> Estimate:
 def _token_accuracy(result: xr.DataArray) -> Estimate:
     """Mean accuracy of (layer, token) over last-layer tokens without the prefix."""
     if "prefix" not in result.attrs:
-        raise ValueError("Expected accuracies with the attribute prefix. Received: none")
+        raise ValueError(
+            "Expected accuracies with the attribute prefix. Received: no such attribute"
+        )
     accuracy = expect_array(result, ("layer", "token")).values[-1]
     accuracy = accuracy[int(result.attrs["prefix"]) :]
     accuracy = accuracy[np.isfinite(accuracy)]
@@ -515,7 +517,10 @@ def _accuracy(result: xr.DataArray, part: int | str) -> Estimate:
 def _correct(accuracy: xr.DataArray) -> np.ndarray:
     """Which images the probe of one layer classifies correctly: (image,)."""
     if "correct" not in accuracy.coords:
-        raise ValueError("The accuracies do not specify which images are classified correctly.")
+        raise ValueError(
+            "Expected accuracies with the coordinate correct, the images that are classified "
+            "correctly. Received: no such coordinate"
+        )
     return unpack_correct(accuracy["correct"], int(accuracy.attrs["examples"]))
 
 

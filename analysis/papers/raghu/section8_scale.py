@@ -81,14 +81,14 @@ def fine_tuning_of(models: list[StudyModel]) -> Measurements:
 def same_blocks_of(models: list[StudyModel]) -> Measurements:
     """Similarity of blocks with the same name, for each pair of models with equal blocks."""
     if len(models) < 2:
-        raise NotApplicable("It compares two models; one is given.")
+        raise NotApplicable("It compares two models, but only one was given: add a second one.")
     same_layers = {
         f"{first.name} and {second.name}": counterparts_of(first, second)
         for first, second in combinations(models, 2)
         if first.blocks == second.blocks
     }
     if not same_layers:
-        why = "It compares two models whose layers have the same names; there are none."
+        why = "It compares models whose layers have the same names; no two of these models do."
         raise NotApplicable(why)
     return same_layers
 

@@ -36,7 +36,7 @@ from .section5_clusters import ALL
 def last_layers_of(models: list[StudyModel]) -> SharedPass:
     """Similarity of the last tokens of several models."""
     if len(models) < 2:
-        raise NotApplicable("It compares two models; one is given.")
+        raise NotApplicable("It compares two models, but only one was given: add a second one.")
     names = [model.name for model in models]
     taps = [(last_tokens(model),) for model in models]
 
@@ -67,7 +67,8 @@ def norm_cka_of(model: StudyModel) -> Measurement:
 def residual_cka_of(model: StudyModel) -> SharedPass:
     """Similarity of skips and branches of all attention sites."""
     taps = model.layers("skips")
-    model.require(any("attention/" in tap for tap in taps), "known attention skips")
+    has_skips = any("attention/" in tap for tap in taps)
+    model.require(has_skips, "known skip connections around attention")
     return statistic(residual_cka, model, taps)
 
 
@@ -92,7 +93,9 @@ def skips_diverge(similarity: xr.Dataset) -> Estimate:
     branches = [name.rpartition("/")[0] for name in layer_names(similarity, "layer_x")]
     pairs = np.array([(i, skips[site]) for i, site in enumerate(branches) if site in skips])
     if len(pairs) < 2:
-        raise ValueError(f"Expected two sites with skip and branch. Received: {len(pairs)}")
+        raise ValueError(
+            f"Expected at least two sublayers with a skip and a branch. Received: {len(pairs)}"
+        )
     rows, columns = pairs.T
     return estimate_from_cka(
         lambda cka: upper(cka[rows, columns]).mean() - lower(cka[rows, columns]).mean(), similarity

@@ -61,6 +61,7 @@ NO_SKIPS = model(
 FIRST = dataclasses.replace(VIT, name="First", first_layer=("patch_kernel",))
 NO_POSITIONS = ["First has no known position embedding."]
 OBLONG = model("Oblong", VIT_SHAPES, TokenGrid(4, 16, 1, 4))
+ONE_MODEL = "It compares two models, but only one was given: add a second one."
 
 
 def test_spread_keeps_both_ends_and_even_steps():
@@ -121,7 +122,7 @@ def why_not(models, number, data=EVERYTHING):
     "models, number, pictures, reasons",
     [
         ([CNN], "1", ["cka-cnn"], []),
-        ([CNN], "2", [], ["It compares two models; one is given."]),
+        ([CNN], "2", [], [ONE_MODEL]),
         ([CNN, VIT], "2", ["cka-cnn-vit"], []),
         ([CNN], "3", [], ["CNN has no attention weights."]),
         ([CNN, VIT], "3", ["attention-distance"], ["CNN has no attention weights."]),
@@ -148,7 +149,7 @@ def why_not(models, number, data=EVERYTHING):
         ([CNN], "rollout", [], ["CNN has no attention weights and skips."]),
         ([VIT], "rollout", ["rollout-vit"], []),
         ([NO_SKIPS], "rollout", [], None),
-        ([VIT], "W.6", [], ["It compares two models; one is given."]),
+        ([VIT], "W.6", [], [ONE_MODEL]),
         ([CNN, VIT, PLACELESS], "W.19", ["last-layers"], None),
         ([VIT], "W.20", [], ["ViT has no norms of sublayers."]),
         ([VIT], "W.23", ["residual-cka-vit"], []),
@@ -194,7 +195,7 @@ def test_figures_of_masks_videos_and_pairs_need_them():
 def test_maps_of_a_patch_embedding_alone_make_no_convolutional_model():
     assert drawn([VIT, TOKENS], "5") == []
     reasons = why_not([VIT, TOKENS], "5")
-    assert len(reasons) == 2 and "Tokens has no maps of convolutions." in reasons
+    assert len(reasons) == 2 and "Tokens has no convolutional feature maps." in reasons
 
 
 def test_a_picture_loses_the_model_that_failed_and_says_so():

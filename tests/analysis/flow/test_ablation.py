@@ -257,7 +257,7 @@ def test_heads_that_share_values_are_refused():
         analysis.head_ablation(grouped, data)
     submodel = vit_tf.submodel(grouped, "attention/value", "scores")
     for model, layers in ((grouped, "*/value"), (submodel, None)):
-        with pytest.raises(ValueError, match="attention/value, grouped-query attention"):
+        with pytest.raises(ValueError, match="attention/value, where several heads share values"):
             analysis.head_ablation(model, data, "scores", layers=layers)
     single = model_with(keras.layers.GroupQueryAttention(4, 4, 4, name="attention"))
     assert analysis.head_ablation(single, data).sizes["head"] == 4

@@ -78,7 +78,7 @@ def test_models_without_patches_of_the_image_or_positions_are_refused():
     for model in (bit, hybrid):
         with pytest.raises(ValueError, match="model that embeds patches of the image"):
             patch_filters(model.patch_kernel)
-    with pytest.raises(ValueError, match="or a model with absolute positions"):
+    with pytest.raises(ValueError, match="or a model that adds them"):
         similarity(bit.position_embedding, bit.token_grid)
 
 
@@ -103,8 +103,8 @@ def test_kernels_that_do_not_fit(kernel, count, message):
     [
         (lambda x: x[1:], "16, hidden unit"),
         (lambda x: x[None], "16, hidden unit"),
-        (lambda x: x * (np.arange(16) != 3)[:, None], "length 0 at spatial token 2"),
-        (lambda x: x / (np.arange(16) != 3)[:, None], "length inf at spatial token 2"),
+        (lambda x: x * (np.arange(16) != 3)[:, None], "norm 0 at spatial token 2"),
+        (lambda x: x / (np.arange(16) != 3)[:, None], "norm inf at spatial token 2"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero")

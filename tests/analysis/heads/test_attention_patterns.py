@@ -84,7 +84,7 @@ def test_a_single_head_has_no_pair_in_its_layer(rng):
 
 
 def test_errors(rng):
-    with pytest.raises(ValueError, match="more than one token"):
+    with pytest.raises(ValueError, match="more than one spatial token"):
         analysis.mean_patterns(mean_of(np.ones((1, 1)), TokenGrid(1, 1, 0, 8)))
     weights = random_attention(rng, OBLONG)
     weights["block01/attention/weights"][3] = np.nan

@@ -170,7 +170,7 @@ def test_a_grid_of_one_row_has_no_axial_heads():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="more than one token"):
+    with pytest.raises(ValueError, match="more than one spatial token"):
         classified([lambda r, c: 1], TokenGrid(1, 1, 1, 8))
     with pytest.raises(ValueError, match=r"positive.*'local': 0"):
         classified([lambda r, c: 1], TokenGrid(3, 4, 1, 8), local=0)

@@ -324,7 +324,7 @@ def test_results_in_other_units_do_not_share_axes():
     pixels = R.mean_distance.assign_attrs(units="pixels")
     with pytest.raises(ValueError, match=r"different units.*'pixels', 'sides of the grid'"):
         analysis.plot({"A": R.mean_distance, "B": pixels})
-    with pytest.raises(ValueError, match="kinds of thresholds: box and image"):
+    with pytest.raises(ValueError, match=r"of one kind\. Received: box and image"):
         analysis.plot({"A": R.keypoint_correspondence, "B": BOXED})
 
 

@@ -103,7 +103,7 @@ def test_equal_arms_are_decided_in_5_percent(rng, runs):
         ({"one": card(1.0), "two": xr.Dataset({"cka": 1.0})}, "two to be a scorecard"),
         (
             dict.fromkeys(("one", "two"), card(1.0).assign_coords(claim=["unknown"])),
-            "claims of this version. Received: 'unknown'",
+            "claims of this version of vit_tf. Received: 'unknown'",
         ),
     ],
 )

@@ -339,9 +339,9 @@ def test_depth_is_compared_at_the_norms(rng, vit):
 
 def test_missing_taps_are_named():
     images = np.zeros((8, 2, 2, 1), "float32")
-    with pytest.raises(ValueError, match=r"Expected taps named 'attention/branch'. Received: sum"):
+    with pytest.raises(ValueError, match=r"layers named 'attention/branch'. Received: sum"):
         analysis.residual_cka(lambda x: {"sum": x}, images)
-    with pytest.raises(ValueError, match=r"Expected taps named 'norm'. Received: pre_norm"):
+    with pytest.raises(ValueError, match=r"Expected layers named 'norm'. Received: pre_norm"):
         analysis.depth_cka(lambda x: {"pre_norm": x, "block/norm1": x}, images)
 
 
@@ -393,7 +393,7 @@ def test_models_of_this_package(rng):
     result = analysis.last_layer_cka(models, images)
     assert np.isfinite(result.cka.sel(part="spatial")).all()
     assert np.isfinite(result.cka.sel(part="cls")).sum() == 1
-    with pytest.raises(ValueError, match=r"Expected the last tap to have the 5 tokens.*'pooled'"):
+    with pytest.raises(ValueError, match=r"Expected the last layer to have the 5 tokens.*'pooled'"):
         analysis.last_layer_cka({"pooled": vit_tf.submodel(vits["cls"], "pooled")}, images)
 
 

@@ -131,8 +131,8 @@ def test_features_that_are_neither_are_refused_and_named():
         return vit_tf.submodel(model, "lately")
 
     for features, message in [
-        (wrong_pattern, r"\{layer: tensor\}.*or a function of the model.*wrong_pattern.*lately"),
-        (lambda images: images[:, 0], r"or a function of the model.*Tensor.* of images"),
+        (wrong_pattern, r"\{layer: tensor\}.*or to map the model.*wrong_pattern.*lately"),
+        (lambda images: images[:, 0], r"or to map the model.*Tensor.* for images"),
         (
             small_taps_of(make_small()),
             r"weights of .* are not those of the model being trained",
@@ -140,7 +140,7 @@ def test_features_that_are_neither_are_refused_and_named():
     ]:
         with pytest.raises(ValueError, match=message):
             fit(make_small(), [analysis.FormationRecorder(features, IMAGES)])
-    with pytest.raises(ValueError, match=r"or a function of the model.*Received: \('early',\)"):
+    with pytest.raises(ValueError, match=r"or to map the model.*Received: \('early',\)"):
         analysis.FormationRecorder(("early",), IMAGES)
 
 

@@ -133,8 +133,8 @@ def test_too_many_directions_and_other_numbers_of_tokens_are_nan_and_told():
         found = analysis.similarities(of, measures=["cca", "svcca", "pwcca", "token_cka", "cka"])
     text = " ".join(str(one.message) for one in told)
     assert found.attrs["constant_layers"] == ["still"] and "left out: still" in text
-    assert "cca is NaN for 1 of 4 pairs of layers, layers with too many directions" in text
-    assert "token_cka is NaN for 2 of 4 pairs of layers, layers of different numbers" in text
+    assert "cca is NaN for 1 of 4 pairs of layers (too few images for the number" in text
+    assert "token_cka is NaN for 2 of 4 pairs of layers (layers of different numbers" in text
     known = found.similarity.notnull()
     for name in ("cca", "pwcca"):
         np.testing.assert_array_equal(known.sel(measure=name), [[False, True], [True, True]])
@@ -216,7 +216,7 @@ statistic = partial(analysis.similarities.statistic, None)
         (lambda: statistic(tokens="first"), "tokens"),
         (
             lambda: statistic(measures=["token_cka"], tokens="all"),
-            "not the vectors of tokens='all'",
+            "token_cka does not support tokens='all'",
         ),
         (lambda: analysis.rbf_cka(0), "bandwidth"),
         (lambda: analysis.svcca(1.5), "variance"),

@@ -78,7 +78,7 @@ def test_a_pair_is_completed_from_the_tokens_and_the_images(taps_of, data, name)
 )
 def test_a_grid_that_contradicts_that_of_the_features_is_refused(taps_of, data, name, grid):
     patterns, measure = MEASUREMENTS[name]
-    words = r"Expected grid to be None or that of the features, TokenGrid\(rows=2, columns=3, pre"
+    words = r"Expected grid=None or the grid of the model, TokenGrid\(rows=2, columns=3, pre"
     with pytest.raises(ValueError, match=words):
         measure(taps_of(patterns), data, grid)
 
@@ -115,14 +115,14 @@ def test_dense_measurements_take_a_pair_for_features_with_a_grid(rng):
     for grid in (None, (3, 3), np.array([3, 3]).tolist()):
         found = analysis.dense_features(features, images, grid)["means"]
         np.testing.assert_array_equal(found, expected)
-    with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
+    with pytest.raises(ValueError, match=r"the grid of the model.*Received: grid=\(4, 4\)"):
         analysis.dense_features(features, images, (4, 4))
-    with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
+    with pytest.raises(ValueError, match=r"the grid of the model.*Received: grid=\(4, 4\)"):
         analysis.keypoint_correspondence(features, [], (4, 4))
-    with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
+    with pytest.raises(ValueError, match=r"the grid of the model.*Received: grid=\(4, 4\)"):
         analysis.engine.match_maps(features, 8, (4, 4))
     video = np.zeros((3, 12, 12, 3), "float32"), np.ones((3, 12, 12), int)
-    with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
+    with pytest.raises(ValueError, match=r"the grid of the model.*Received: grid=\(4, 4\)"):
         analysis.label_propagation(features, [video], (4, 4))
     # The grid of maps at another depth is theirs, and maps that are not on it are told.
     with pytest.raises(ValueError, match=r"positions of TokenGrid\(rows=2.*'map': \(1, 4, 2, 3\)"):
