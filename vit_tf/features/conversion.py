@@ -86,10 +86,8 @@ def select_features(
 
 def as_selection(layers: str | int | Sequence[str | int]) -> tuple[str | int, ...]:
     """Layers that a user selects as a flat tuple of names, patterns and positions."""
-    listed: list[Any] = list(layers) if isinstance(layers, Sequence | np.ndarray) else [layers]
-    if isinstance(layers, str):
-        listed = [layers]
     selected: list[str | int] = []
+    listed: Any = layers if isinstance(layers, list | tuple | np.ndarray) else [layers]
     for layer in listed:
         is_position = isinstance(layer, int | np.integer) and not isinstance(layer, bool)
         selected += [int(layer)] if is_position else as_patterns([layer])
@@ -104,13 +102,12 @@ def _layer_names(
     Positions count the layers that a measurement of the kind reads by default; -1 is the last.
     A block, as in `"block03"` or `"block_3"`, stands for those of these layers that lie in it.
     """
-    known = features.facts.layers
-    is_other = [isinstance(x, int) or not (set("*?[/") & set(x) or x in known) for x in layers]
-    if not any(is_other):
-        return tuple(cast(Sequence[str], layers))
-    defaults = features.select_kind(kind, block).facts.layers
     names: list[str] = []
-    for layer, other in zip(layers, is_other, strict=True):
+    for layer in layers:
+        if isinstance(layer, str) and (set("*?[/") & set(layer) or layer in features.facts.layers):
+            names.append(layer)
+            continue
+        defaults = features.select_kind(kind, block).facts.layers
         if isinstance(layer, int):
             if not defaults:
                 raise ValueError(
@@ -124,8 +121,7 @@ def _layer_names(
                 )
             names.append(defaults[layer])
             continue
-        within = [name for name in defaults if _words(name.split("/")[0]) == _words(layer)]
-        names += within if other and within else [layer]
+        names += [x for x in defaults if _words(x.split("/")[0]) == _words(layer)] or [layer]
     return tuple(names)
 
 
@@ -235,11 +231,6 @@ def require_model(model: Any) -> None:
         received = f"the class {model.__name__} in place of a model: {model.__name__}(...)"
     elif hasattr(model, "model"):
         received = f"{type(model).__name__}, whose attribute model is one"
-    elif isinstance(model, list | tuple):
-        received = (
-            f"{len(model)} models; a measurement takes one, and cka(model, images, other) and "
-            "last_layer_cka({name: model}, images) compare several"
-        )
     raise ValueError(
         "Expected features to be a callable from images to {tap: tensor}, such as "
         f"vit_tf.submodel(model, 'block*'). Received: {received}"
