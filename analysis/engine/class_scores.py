@@ -16,7 +16,7 @@ ClassesLike: TypeAlias = int | str | Sequence[int | str] | None
 MAX_CLASSES = 5  # that are explained where none are given
 ONE_SCORE = (
     "Expected scores of two or more classes, or one sigmoid output, the probability of the second "
-    "class. Received: scores {}"
+    "class. Received: scores {}; gradients of a single score need classes=[0]"
 )
 
 
@@ -158,7 +158,8 @@ def class_positions(
         for batch in explained_batches(images) if isinstance(images, tf.data.Dataset) else [images]:
             batch_images = batch[0] if isinstance(batch, tuple) else batch
             taps = features(tf.cast(batch_images, tf.float32))
-            require_scores(taps, scores, [0])
+            # With a single score, the first would be predicted for every image.
+            require_scores(taps, scores, [0, 1])
             predicted += np.argmax(taps[scores], 1).tolist()
         return [int(label) for label in dict.fromkeys(predicted)][:MAX_CLASSES]
     classes = [classes] if isinstance(classes, str | int | np.integer) else list(classes)

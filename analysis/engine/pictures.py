@@ -18,6 +18,15 @@ FEW_PICTURES = 8  # that a result for single images holds
 THUMBNAIL = 112  # pixels of the longer side of a picture of a ranking
 
 
+def require_pictures(images: tf.Tensor | tf.TensorSpec) -> None:
+    """Raises a `ValueError` for inputs that are not images with channels, such as videos."""
+    if images.shape.rank not in (4, None):
+        raise ValueError(
+            "Expected images of shape (example, height, width, channel), to show them. Received: "
+            f"shape {tuple(images.shape)}"
+        )
+
+
 def as_pictures(
     images: tf.Tensor, features: Features | None, longest_side: int | None = None
 ) -> tf.Tensor:
@@ -26,11 +35,7 @@ def as_pictures(
     The model's preprocessing is inverted. For a model that declares none, black and white are -1
     and 1, or the smallest and the largest value of an image that exceeds this range.
     """
-    if images.shape.rank not in (4, None):
-        raise ValueError(
-            "Expected images of shape (example, height, width, channel), to show them. Received: "
-            f"shape {tuple(images.shape)}"
-        )
+    require_pictures(images)
     images = tf.cast(images, tf.float32)
     if longest_side is not None:
         size = tf.cast(tf.shape(images)[1:3], tf.float32)

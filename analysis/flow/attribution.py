@@ -17,7 +17,7 @@ from vit_tf.features.preprocessed import to_own_units
 
 from ..engine.class_scores import ClassesLike, class_coords, class_gradients, class_positions
 from ..engine.measurements import measurement
-from ..engine.pictures import with_pictures
+from ..engine.pictures import require_pictures, with_pictures
 from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import array_of, provenance, require_finite, stack_layers
 from ..engine.stream import Statistic, evaluate, row_statistic
@@ -283,6 +283,7 @@ def _attribute_to_pixels(
     **parameters: Any,
 ) -> xr.DataArray:
     """The attributions of all classes to the pixels of each image, with the images as pictures."""
+    require_pictures(tf.nest.flatten(images.element_spec)[0])
     rows = evaluate(statistic, images, description=name, checked=(features,))
     require_finite(name, np.moveaxis(rows, 1, 0), map(str, classes))
     result = array_of(

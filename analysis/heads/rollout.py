@@ -45,6 +45,7 @@ def attention_rollout(
 
         R_l = A_l R_(l-1),  A_l = (mean over heads of a_l) / 2 + I / 2,  R_0 = I
 
+    Each row of A_l is divided by its sum, which is 1 unless the weights of a query do not sum to 1.
     R_l(q, k) is the share of the embedding of token k in token q after layer l (Abnar and Zuidema
     2020, https://arxiv.org/abs/2005.00928, section 3). The factor 1/2 assumes that the skip and the
     branch have equal weight. Values and MLPs are ignored. Attention to prefix tokens counts like
@@ -191,8 +192,8 @@ def _rollouts(taps: Taps, grid: TokenGrid) -> dict[str, tf.Tensor]:
     rollouts, last = {}, None
     for layer, weights in attention_weights(taps, grid).items():
         mixed = tf.reduce_mean(tf.cast(weights, tf.float32), axis=-3)
-        mixed = (mixed / tf.reduce_sum(mixed, axis=-1, keepdims=True)) / 2.0
-        mixed += tf.eye(mixed.shape[-1]) / 2.0
+        mixed += tf.eye(mixed.shape[-1])
+        mixed /= tf.reduce_sum(mixed, axis=-1, keepdims=True)
         last = rollouts[layer] = mixed if last is None else tf.matmul(mixed, last)
     return rollouts
 

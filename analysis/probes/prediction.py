@@ -104,7 +104,7 @@ def _probability_statistic(features: Features, scores: str) -> Statistic[np.ndar
     """`Statistic` over images with the probabilities of all classes of each."""
 
     def step(images: tf.Tensor, taps: Taps) -> tf.Tensor:
-        require_scores(taps, scores, [0])
+        require_scores(taps, scores, [0, 1])  # of a single score, the first is always predicted
         return class_probabilities(tf.cast(taps[scores], tf.float32), features.facts.score_kind)
 
     return row_statistic(step)

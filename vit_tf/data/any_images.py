@@ -95,14 +95,14 @@ def in_known_form(images: Any) -> Any:
         if count is None:
             raise ValueError("Expected a PyDataset of finite length. Received: one without __len__")
         return _from_batches(lambda: (images[number] for number in range(count)), count)
-    torch_data = getattr(sys.modules.get("torch"), "utils", None)
-    if torch_data is not None and isinstance(images, torch_data.data.Dataset):
-        images = torch_data.data.DataLoader(images, BATCH_SIZE)
-    if torch_data is not None and isinstance(images, torch_data.data.DataLoader):
-        # Without a batch size, a loader returns single examples, or batches that its data set made.
-        # A batch is a list of images and labels.
-        batches = lambda: (tuple(x) if isinstance(x, list) else x for x in images)  # noqa: E731
-        return _from_batches(lambda: map(in_known_form, batches()), len(images))
+    torch_utils = getattr(sys.modules.get("torch"), "utils", None)
+    if torch_utils is not None and isinstance(images, torch_utils.data.Dataset):
+        # PIL images, as of ImageFolder without a transform, are not stacked to tensors.
+        has_pillow = any(map(_is_pillow, tf.nest.flatten(next(iter(images)))))
+        rows = list if has_pillow else None
+        images = torch_utils.data.DataLoader(images, BATCH_SIZE, collate_fn=rows)
+    if torch_utils is not None and isinstance(images, torch_utils.data.DataLoader):
+        return _from_loader(images)
     if isinstance(images, Mapping):
         image, label = _keys_of(images)
         return in_known_form((images[image], images[label]) if label else images[image])
@@ -204,8 +204,31 @@ def _key_of(values: Mapping, usual: Sequence[str]) -> str:
     return keys[0]
 
 
-def _from_batches(read: Callable[[], Iterator[Any]], count: int) -> tf.data.Dataset:
-    """The batches that a function reads, as a data set of known length."""
+def _from_loader(loader: Any) -> Any:
+    """The batches of a DataLoader of PyTorch; what it holds as lists of images is read at once."""
+
+    # Without a batch size, a loader returns single examples, or batches that its data set made. A
+    # batch is a list of images and labels, or a list of rows.
+    def read() -> Iterator[Any]:
+        for batch in loader:
+            is_pair = isinstance(batch, list) and not all(
+                isinstance(part, tuple | Mapping) or _is_pillow(part) for part in batch
+            )
+            yield in_known_form(tuple(batch) if is_pair else batch)
+
+    first = next(read())
+    if not isinstance(first[0] if isinstance(first, tuple) else first, list):
+        is_iterable = isinstance(loader.dataset, sys.modules["torch"].utils.data.IterableDataset)
+        has_length = not is_iterable or hasattr(loader.dataset, "__len__")
+        return _from_batches(read, len(loader) if has_length else None)
+    batches = [batch if isinstance(batch, tuple) else (batch,) for batch in read()]
+    images, *others = zip(*batches, strict=True)
+    images = [image for batch in images for image in batch]
+    return (images, *map(np.concatenate, others)) if others else images
+
+
+def _from_batches(read: Callable[[], Iterator[Any]], count: int | None) -> tf.data.Dataset:
+    """The batches that a function reads, as a data set of known length, if there is a count."""
     first = next(iter(read()))
     is_batch = np.ndim(tf.nest.flatten(first)[0]) != 3
 
@@ -217,6 +240,8 @@ def _from_batches(read: Callable[[], Iterator[Any]], count: int) -> tf.data.Data
 
     signature = tf.nest.map_structure(spec_of, first)
     batches = tf.data.Dataset.from_generator(read, output_signature=signature)
+    if count is None:
+        return batches
     return batches.apply(tf.data.experimental.assert_cardinality(count))
 
 
@@ -369,6 +394,11 @@ def _from_list(
     for image in images:
         if isinstance(image, str | os.PathLike):
             image = decode_file(image, channels=channels)
+        if isinstance(image, bytes):
+            raise ValueError(
+                "Expected each image to be an array, a PIL image or a path. Received: bytes; "
+                "PIL.Image.open(io.BytesIO(image)) decodes them"
+            )
         image = pixels_of(image, channels=channels) if _is_pillow(image) else np.asarray(image)
         if image.dtype.kind in "iu":
             require_levels(image)
@@ -378,7 +408,8 @@ def _from_list(
         arrays.append(image)
     if len({image.shape for image in arrays}) > 1:
         shapes = sorted({image.shape for image in arrays})
-        raise ValueError(f"{SIZE_NEEDED} Received: shapes {shapes}")
+        note = "" if all(map(is_raw, images)) else "; float images are not resized"
+        raise ValueError(f"{SIZE_NEEDED} Received: shapes {shapes}{note}")
     return np.stack(arrays)
 
 
@@ -386,8 +417,8 @@ def _require_preprocessing(preprocessing: Prepares | None) -> Prepares:
     if preprocessing is None:
         raise ValueError(
             "The model does not declare its preprocessing, which files and 8-bit images need: "
-            "set model.preprocessing = vit_tf.Preprocessing(...). Or pass float arrays with "
-            "the values that the model expects."
+            "set model.preprocessing = vit_tf.Preprocessing(...), or pass preprocessing= to "
+            "vit_tf.torch_features. Or pass float arrays with the values that the model expects."
         )
     return preprocessing
 

@@ -536,7 +536,10 @@ def is_image(name: str) -> bool:
 
 
 def entries(folder: str) -> tuple[list[str], list[str]]:
-    """Sorted names of the subfolders and of the files in a folder, without hidden ones."""
+    """Sorted names of the subfolders and of the files in a folder, without hidden ones.
+
+    Folders that macOS and network drives add ("__MACOSX", "@eaDir") count as hidden.
+    """
     if is_remote(folder):
         # Each query is a message to a server: a name that ends with a slash, or like an image's,
         # shows what it is and needs none.
@@ -549,7 +552,9 @@ def entries(folder: str) -> tuple[list[str], list[str]]:
         with os.scandir(folder) as children:
             pairs = [(entry.name, entry.is_dir()) for entry in children]
     pairs = sorted(pair for pair in pairs if not pair[0].startswith("."))
-    return [name for name, inner in pairs if inner], [name for name, inner in pairs if not inner]
+    folders = [name for name, is_inner in pairs if is_inner]
+    folders = [name for name in folders if name != "__MACOSX" and not name.startswith("@")]
+    return folders, [name for name, is_inner in pairs if not is_inner]
 
 
 def files_below(folder: str, above: tuple[str, ...] = ()) -> list[str]:

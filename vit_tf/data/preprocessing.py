@@ -246,6 +246,9 @@ NAMED = ((0, 1), (-1, 1))  # ranges that images often come in
 FAR = 16  # half widths of the expected range from its middle
 NEAR = 1.05  # rounding and interpolation
 NARROW = 0.55  # share of the expected range that a half of it does not exceed
+# A batch is too dark if all values are in this lowest share of the range, as of 12 bits stored in
+# 16; the brightest pixel of a photograph is above it.
+DARK = 0.2
 
 
 def check_dtype(features: Any, dtype: str) -> None:
@@ -277,14 +280,17 @@ def check_values(features: Any, images: Any) -> None:
     is_narrow = least < most <= least + NARROW * (high - low)
     other = next((ends for ends in NAMED if ends[0] <= least and most <= ends[1]), None)
     is_other = is_narrow and other is not None and not np.allclose(other, (low, high))
-    if reach <= NEAR and not is_other:
+    is_dark = least < most <= low + DARK * (high - low)
+    if reach <= NEAR and not is_other and not is_dark:
         return
     received = f"values from {least:.4g} to {most:.4g} for {features.name}"
     words = f"Expected images with values in {interval(low, high)}. Received: {received}"
     if reach > FAR:
         raise ValueError(words)
-    if reach <= NEAR and other is not None:
+    if reach <= NEAR and is_other:
         words += f", as in {interval(*other)}"
+    elif reach <= NEAR:
+        words += f", all in the lowest {DARK:.0%}"
     warnings.warn(words, stacklevel=2)
 
 
@@ -344,6 +350,8 @@ def require_images(received: Iterable, expected: Iterable) -> None:
         hint = "; single images need batch(...) or images[None], grey images images[..., None]"
     elif received[-1:] == (1,) and expected[-1:] == (3,):
         hint = "; grey images become colour images by numpy.repeat(images, 3, axis=-1)"
+    elif received[-1:] == (3,) and expected[-1:] == (1,):
+        hint = "; files are read as grey images by a Preprocessing with num_channels=1"
     elif len(received) == len(expected) == 4 and received[-1] == expected[-1]:
         hint = (
             "; resize the images, or create the model for their size: "

@@ -107,9 +107,13 @@ def find_preprocessing(
 ) -> tuple[Preprocessing | None, str]:
     """(The preprocessing of a module's images, or None, and how it is known, in words).
 
-    From timm's `pretrained_cfg`, from the image processor that is stored with a Hugging Face model,
-    or that of all released weights of its family or of torchvision.
+    From `module.preprocessing`, from timm's `pretrained_cfg`, from the image processor that is
+    stored with a Hugging Face model, or that of all released weights of its family or of
+    torchvision.
     """
+    declared = getattr(module, "preprocessing", None)
+    if isinstance(declared, Preprocessing):
+        return declared, "set by the model"
     size, channels = image_shape[:2], image_shape[2]
     if config := pretrained_config(module):
         if len(config.get("mean", ())) != channels:

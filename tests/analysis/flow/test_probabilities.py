@@ -145,6 +145,12 @@ def test_predicted_classes_of_one_sigmoid_are_explained(binary):
     assert explained["class"].values.tolist() == [int(p > 0.5)]
 
 
+@pytest.mark.parametrize("measure", [analysis.predict, analysis.input_gradients])
+def test_a_single_score_without_a_sigmoid_predicts_no_class(binary, measure):
+    with pytest.raises(ValueError, match=r"two or more classes.*need classes=\[0\]"):
+        measure(binary[1], IMAGES[:2])
+
+
 @pytest.mark.slow
 def test_one_score_without_a_sigmoid_is_no_classifier(binary):
     with pytest.raises(ValueError, match="two or more classes"):

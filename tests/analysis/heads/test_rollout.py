@@ -30,6 +30,7 @@ def rollout_by_loop(weights):
     share, after = np.eye(tokens), []
     for attention in weights:
         mixed = 0.5 * attention.mean(0) + 0.5 * np.eye(tokens)
+        mixed /= mixed.sum(axis=-1, keepdims=True)
         share = np.array([[mixed[q] @ share[:, k] for k in range(tokens)] for q in range(tokens)])
         after.append(share)
     return np.array(after)
@@ -45,8 +46,10 @@ def images(rng):
 
 
 @pytest.mark.usefixtures("in_graphs")
-def test_rollout_is_the_product_of_each_image_averaged(rng):
+@pytest.mark.parametrize("row_sum", [1, 0.3])
+def test_rollout_is_the_product_of_each_image_averaged(row_sum, rng):
     weights = random_attention(rng, OBLONG, layers=3)
+    weights = {layer: row_sum * values for layer, values in weights.items()}
     features = features_of(with_skips(weights, rng), OBLONG)
     data = numbers(5, batch=2)
     expected = np.array([rollout_by_loop(item) for item in zip(*weights.values(), strict=True)])

@@ -340,6 +340,9 @@ def copied(request):
 def test_a_folder_at_an_address_is_that_on_disk(tmp_path, rng, copied):
     flat_folder(tmp_path, rng, (12, 8))
     (tmp_path / "ape" / ".hidden.png").write_bytes(b"")
+    for system in ("@eaDir", "__MACOSX", "ape/@eaDir"):
+        (tmp_path / system).mkdir()
+        (tmp_path / system / "0.png").write_bytes(b"")
     (tmp_path / "list.txt").write_text("bee\nape\n")
     address = copied(tmp_path)
     assert data.describe(address).num_examples == {"train": 16, "test": 4}

@@ -122,6 +122,8 @@ def test_a_recorder_of_formation_refuses_pixels_too(rng):
         ((-2.1, 2.6), (0, 1), r", as in \[0, 1\]"),
         ((0, 1), (-1, 1), r"in \[0, 1\]. Received: values from -"),
         ((-1, 1), (-2.1, 2.6), r"in \[-1, 1\]. Received: values from -2"),
+        ((0, 1), (0, 4095 / 65535), "all in the lowest 20%"),
+        ((0, 255), (0, 16), "all in the lowest 20%"),
     ],
 )
 def test_another_usual_range_is_warned_of(expected, given, words, rng):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from PIL import Image
 
 import vit_tf
 from vit_tf import analysis
@@ -138,6 +139,61 @@ def test_a_map_style_dataset_of_torch_and_other_containers(images):
     np.testing.assert_allclose(found, expected, atol=1e-6)
     with pytest.raises(ValueError, match="Received: generator"):
         vit_tf.extract_features(module, (x for x in [images]), layers="conv")
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Examples of unknown number, as of webdataset."""
+
+    def __init__(self, examples):
+        self.examples = examples
+
+    def __iter__(self):
+        return iter(self.examples)
+
+
+class Examples(torch.utils.data.Dataset):
+    """Examples by number, as of torchvision's ImageFolder."""
+
+    def __init__(self, examples):
+        self.examples = examples
+
+    def __len__(self):
+        return len(self.examples)
+
+    def __getitem__(self, number):
+        return self.examples[number]
+
+
+def apart(rows):
+    return [image for image, _ in rows], torch.tensor([label for _, label in rows])
+
+
+def test_pillow_images_and_streams_of_torch_are_read():
+    rng, load = np.random.default_rng(0), torch.utils.data.DataLoader
+    pixels = [rng.integers(0, 256, (*size, 3)).astype("uint8") for size in ((8, 8), (16, 8))]
+    pictures = [(Image.fromarray(x), label) for label, x in enumerate(pixels)]
+    module = Plain().eval()
+    module.preprocessing = vit_tf.Preprocessing.from_range((8, 8), 0, 1)
+    listed = [image for image, _ in pictures]
+    resized = np.stack([module.preprocessing(x) for x in pixels])
+    expected = vit_tf.extract_features(module, resized, layers="conv")["conv"]
+    forms = {
+        "list": listed,
+        "data set": Examples(pictures),
+        "dicts": Examples([{"image": x, "label": y} for x, y in pictures]),
+        "stream": Stream(pictures),
+        "loader of lists": load(Examples(pictures), 2, collate_fn=apart),
+        "loader of rows": load(Examples(pictures), 2, collate_fn=list),
+    }
+    for name, form in forms.items():
+        found = vit_tf.extract_features(module, form, layers="conv")["conv"]
+        np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=name)
+    tensors = [(torch.from_numpy(np.moveaxis(x, -1, 0).copy()), y) for y, x in enumerate(resized)]
+    for stream in (Stream(tensors), load(Stream(tensors), 2)):
+        found = vit_tf.extract_features(module, stream, layers="conv")["conv"]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="Received: bytes"):
+        vit_tf.extract_features(module, [b"encoded"], layers="conv")
 
 
 def test_a_sequential_model_that_its_first_call_has_built_is_measured():
