@@ -41,9 +41,9 @@ def with_labels(images):
 # What is given in place of features, and words of the one line that says so.
 WRONG = {
     "tensor": (lambda images: 2 * images, r"callable.*vit_tf\.submodel.*'<lambda>'.* a tensor"),
-    "array": (IMAGES, r"vit_tf\.submodel.*an array of shape \(8, 8, 8, 3\); .*cka\("),
+    "array": (IMAGES, r"vit_tf\.submodel.*activations at hand.*cka\("),
     "text": ("block*", r"vit_tf\.submodel.*'block\*'"),
-    "dict": ({"layer": IMAGES}, r"a dict; .*by cka\("),
+    "dict": ({"layer": IMAGES}, r"activations at hand.*by cka\("),
 }
 
 

@@ -287,7 +287,7 @@ def check_values(features: Any, images: Any) -> None:
     words = f"Expected images with values in {interval(low, high)}. Received: {received}"
     if reach > FAR:
         raise ValueError(words)
-    if reach <= NEAR and is_other:
+    if reach <= NEAR and other is not None and is_other:
         words += f", as in {interval(*other)}"
     elif reach <= NEAR:
         words += f", all in the lowest {DARK:.0%}"

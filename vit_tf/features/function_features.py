@@ -100,7 +100,7 @@ class FunctionFeatures(Features):
         layer = layer or LOGITS_NAME
         if images is None or getattr(self.function, "eager", False):
             return self.with_facts(scores=ClassScores(layer))
-        return _recover_scores(self, layer, tf.cast(images()[:NUM_SHOWN], tf.float32))
+        return recover_scores(self, layer, tf.cast(images()[:NUM_SHOWN], tf.float32))
 
 
 class ArrayFeatures(Features):
@@ -182,7 +182,7 @@ def _call_on_array(
     return {name: np.ascontiguousarray(value) for name, value in arrays.items()}, (argument,)
 
 
-def _recover_scores(features: Features, layer: str, images: tf.Tensor) -> Features:
+def recover_scores(features: Features, layer: str, images: tf.Tensor) -> Features:
     """Features whose scores, a layer, are no probabilities; images show whether they are."""
     taps = features.compute(images)
     values = taps.get(layer) if isinstance(taps, Mapping) else None

@@ -9,7 +9,7 @@ import torch
 
 from vit_tf.common.names import format_list, is_part, lookup
 from vit_tf.features.class_names import NUM_IMAGENET, imagenet_names
-from vit_tf.features.features import ClassScores, ModelFacts
+from vit_tf.features.features import ClassScores, ModelFacts, ScoreKind
 from vit_tf.features.module_features import input_shape_of, select_layers
 from vit_tf.features.structure import MAX_LAYERS, ModelGraph, spread
 from vit_tf.features.tokens import TokenGrid
@@ -91,9 +91,15 @@ class ModuleTaps:
             input_shape=input_shape_of(module, image_shape),
             num_classes=num_classes,
             class_names=class_names,
-            scores=ClassScores(SCORES) if has_scores else None,
+            scores=self.class_scores(SCORES) if has_scores else None,
             reasons=reasons,
         )
+
+    def class_scores(self, layer: str) -> ClassScores:
+        """A layer as the class scores, whose kind is that of what the module ends in."""
+        ending = self.trace.ending if layer == SCORES else ""
+        is_known = ending in [*ScoreKind]
+        return ClassScores(layer, ScoreKind(ending) if is_known else ScoreKind.SOFTMAX)
 
     @property
     def vectors(self) -> dict[str, str]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from vit_tf.common.names import format_list
 from vit_tf.features.features import (
-    ClassScores,
     Features,
     ModelFacts,
     layer_of_scores,
@@ -20,10 +19,8 @@ from vit_tf.features.features import (
     require_layers_of_kind,
 )
 from vit_tf.features.first_images import confirmed_grid
-from vit_tf.features.layers import (
-    Detail,
-    grid_of_shapes,
-)
+from vit_tf.features.function_features import NUM_SHOWN, recover_scores
+from vit_tf.features.layers import Detail, grid_of_shapes
 from vit_tf.features.module_features import TorchFeatures
 from vit_tf.features.module_taps import ModuleTaps, describe_module, select_taps
 from vit_tf.features.recorder import apply_in_turn
@@ -99,6 +96,8 @@ class ModuleFeatures(TorchFeatures):
     def read_scores(
         self, layer: str | None, images: Callable[[], tf.Tensor] | None = None
     ) -> Features:
+        import tensorflow as tf
+
         name = layer_of_scores(self.name, layer, self._described.vectors)
         name = name or self._described.graph.scores
         if name is None:
@@ -115,7 +114,12 @@ class ModuleFeatures(TorchFeatures):
         features = ModuleFeatures(self._described, self._facts, names, self._patterns)
         shape = self._described.shapes.get(name, ())
         num_classes = shape[0] if len(shape) == 1 else None
-        return features.with_facts(scores=ClassScores(name), num_classes=num_classes)
+        scores = self._described.class_scores(name)
+        features = features.with_facts(scores=scores, num_classes=num_classes)
+        if images is None or (name == SCORES and self._described.trace.ending):
+            return features
+        # The module does not show whether these are probabilities.
+        return recover_scores(features, name, tf.cast(images()[:NUM_SHOWN], tf.float32))
 
 
 def module_features_of(

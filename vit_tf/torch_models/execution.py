@@ -25,7 +25,9 @@ Tensor = torch.Tensor
 Watch = Callable[[str, Tensor], Tensor]
 # Names of what the first block is given, and of what the model returns.
 EMBEDDING, SCORES, OUTPUT = "embedding", "logits", "output"
-PROBABILITIES = ("softmax", "log_softmax", "sigmoid")
+# The operations at the end of a classifier that show what its scores are.
+ENDINGS = {"softmax": "softmax", "log_softmax": "softmax", "sigmoid": "sigmoids"}
+ENDINGS |= {"linear": "linear"}
 MULTIPLICATIONS = ("matmul", "__matmul__", "bmm")
 # The fields of an output with several tensors that stand for it, best first.
 MAIN_FIELDS = ("logits", "last_hidden_state", "hidden_states", "image_embeds", "x", "out")
@@ -141,11 +143,25 @@ def _without_dispatch() -> Iterator[None]:
         functional.has_torch_function = before
 
 
-def is_weighted_mean(args: tuple) -> bool:
-    """Whether arguments of `torch.einsum` multiply attention weights with values, as `@` does."""
+def find_weighted_mean(args: tuple) -> tuple[str, list[int]] | None:
+    """The means that `torch.einsum` computes of values by attention weights (..., query, key).
+
+    Returns the equation for the means in the order of `@`, (..., query, channel), and the order of
+    their axes in the result; None for other products.
+    """
     equation = args[0].replace(" ", "") if args and isinstance(args[0], str) else ""
-    is_product = re.fullmatch(r"(\w)(\w)(\w)(\w),\1\2\4(\w)->\1\2\3\5", equation)
-    return bool(is_product) and len(args) == 3 and axes.label_of(args[1]) == axes.WEIGHTS
+    operands = re.fullmatch(r"(\w+),(\w+)->(\w+)", equation)
+    if operands is None or len(args) != 3 or axes.label_of(args[1]) != axes.WEIGHTS:
+        return None
+    weights, values, result = operands.groups()
+    *shared, query, key = weights
+    channels = "".join({*values} - {*weights})
+    means = "".join([*shared, query, channels])
+    # The keys are summed, each query has its own mean, and all other axes are in both.
+    is_mean = len(channels) == 1 and {*values} == {*shared, key, channels}
+    if not is_mean or sorted(result) != sorted(means):
+        return None
+    return f"{weights},{values}->{means}", [means.index(axis) for axis in result]
 
 
 class Execution(TorchFunctionMode):
@@ -174,8 +190,10 @@ class Execution(TorchFunctionMode):
         self._calls: Counter = Counter()
         self._joins: Counter = Counter()  # sums and concatenations in a submodule's own code
         self._batch_size = 0
-        # The last result of one of `PROBABILITIES`, what it was computed from, and its name.
-        self._activation: tuple[Tensor, Tensor, str] | None = None
+        # The last vectors of one of `ENDINGS`, what they were computed from, and its name.
+        self._ending: tuple[Tensor, Tensor, str] | None = None
+        # What the module ends in, a key of `ScoreKind` or "linear"; "" where it is not known.
+        self.ending = ""
         self.attending: set[str] = set()  # paths of submodules that weight values by a softmax
         # Several vectors that the module returns, none of which has a usual name.
         self.vectors: dict[str, Tensor] = {}
@@ -236,11 +254,13 @@ class Execution(TorchFunctionMode):
                 value = value[None]  # `squeeze()` has removed the axis of one image, too
             if not path and value.dim() == 2:
                 scores = value
-                if self._activation and self._activation[0] is value:
-                    _, scores, name = self._activation  # before a softmax or sigmoid
-                    # The probability of the second of two classes: scores are 0 and its logit.
-                    if name == "sigmoid" and scores.shape[1] == 1:
-                        scores = torch.cat([torch.zeros_like(scores), scores], dim=1)
+                if self._ending and self._ending[0] is value:
+                    _, argument, self.ending = self._ending
+                    scores = value if self.ending == "linear" else argument
+                    # The probability of the second of two classes: their log-odds.
+                    if self.ending == "sigmoids" and scores.shape[1] == 1:
+                        self.ending = "sigmoid"
+                        scores = torch.cat([-scores, scores], dim=1)
                 result = self.named(SCORES, scores)
                 if scores is not value or result is value:
                     return None
@@ -248,8 +268,8 @@ class Execution(TorchFunctionMode):
             result = self.named(path or OUTPUT, value)
             if result is value:
                 return None
-            if self._activation and self._activation[0] is value:
-                self._activation = result, *self._activation[1:]
+            if self._ending and self._ending[0] is value:
+                self._ending = result, *self._ending[1:]
             return _substituted(output, main_tensor(output), result)
 
         return hook
@@ -271,14 +291,14 @@ class Execution(TorchFunctionMode):
             result = self._attend(*args, **kwargs)
         elif name in MULTIPLICATIONS and axes.label_of(args[0]) == axes.WEIGHTS:
             result = self._apply_weights(func, *args, **kwargs)
-        elif name == "einsum" and is_weighted_mean(args):
-            result = self._apply_weights(partial(func, args[0]), *args[1:])
+        elif name == "einsum" and (mean := find_weighted_mean(args)):
+            result = self._apply_weights(partial(func, mean[0]), *args[1:]).permute(mean[1])
         elif site is not None:
             result = self._join(func, args, kwargs, site)
         else:
             result = func(*args, **kwargs)
-        if name in PROBABILITIES and isinstance(result, Tensor) and result.dim() == 2:
-            self._activation = result, args[0], name
+        if name in ENDINGS and isinstance(result, Tensor) and result.dim() == 2:
+            self._ending = result, args[0] if args else kwargs["input"], ENDINGS[name]
         axes.propagate(func, args, kwargs, result)
         return result
 

@@ -67,6 +67,8 @@ class Trace:
     # From several vectors that the module returns, none of which is known to be the class scores,
     # to the names of the values that they are, "" for none.
     vectors: dict[str, str] = field(default_factory=dict)
+    # What the module ends in, as `Execution.ending`.
+    ending: str = ""
 
 
 NOTHING = Trace({}, {})
@@ -223,10 +225,9 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         if len(execution.vectors) > 1
     }
     # A softmax may be a submodule of its own.
-    changed = tuple(
-        path for path in attending if not {path, path.rpartition(".")[0]} & execution.attending
-    )
-    return Trace(layouts, classes, structure, changed, returned)
+    read = execution.attending
+    changed = tuple(path for path in attending if not {path, path.rpartition(".")[0]} & read)
+    return Trace(layouts, classes, structure, changed, returned, execution.ending)
 
 
 def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], Dataflow]:

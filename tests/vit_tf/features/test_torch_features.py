@@ -356,13 +356,102 @@ def test_scores_are_those_before_probabilities(classes, activation):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(560, classes), activation)
     values = vit_tf.torch_features(net, "2", "logits")(IMAGES)
-    expected = np.pad(values["2"], ((0, 0), (1, 0))) if classes == 1 else values["2"]
+    # The two classes of one sigmoid are scored by their log-odds.
+    both = np.concatenate([-values["2"], values["2"]], axis=1)
+    expected = both if classes == 1 else values["2"]
     np.testing.assert_array_equal(values["logits"], expected)
     gradients = analysis.input_gradients(net, IMAGES, classes=[1])
     images = as_torch(IMAGES).requires_grad_(True)
     (of_images,) = torch.autograd.grad(net[:3](images)[:, -1 if classes == 1 else 1].sum(), images)
     by_hand = of_images.permute(0, 2, 3, 1).numpy()
     np.testing.assert_allclose(gradients.values[:, 0], by_hand, atol=1e-6)
+
+
+def test_each_class_of_sigmoids_has_its_own_probability_and_gradient():
+    for classes in (1, 4):
+        torch.manual_seed(0)
+        layers = nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(560, classes)
+        net = nn.Sequential(*layers, nn.Sigmoid())
+        with torch.no_grad():
+            p = net(as_torch(IMAGES)).double().numpy()
+        expected = np.concatenate([1 - p, p], axis=1) if classes == 1 else p
+        predicted = analysis.predict(net, IMAGES)
+        actual = predicted.probability.values
+        # The most probable class comes first.
+        np.testing.assert_allclose(actual, -np.sort(-expected, axis=1), rtol=1e-5)
+        images = as_torch(IMAGES).requires_grad_(True)
+        (gradient,) = torch.autograd.grad(net[:3](images)[:, 0].sum(), images)
+        sign = -1 if classes == 1 else 1
+        actual = analysis.input_gradients(net, IMAGES, classes=[0]).values[:, 0]
+        np.testing.assert_allclose(actual, sign * gradient.permute(0, 2, 3, 1), atol=1e-6)
+
+
+def test_probabilities_that_a_module_averages_are_no_logits():
+    class Ensemble(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (
+                nn.Sequential(nn.Flatten(), nn.Linear(12 * 16 * 3, 4)) for _ in range(2)
+            )
+
+        def forward(self, x):
+            return (self.first(x).softmax(-1) + self.second(x).softmax(-1)) / 2
+
+    torch.manual_seed(0)
+    net = Ensemble()
+    images = as_torch(IMAGES).requires_grad_(True)
+    p = net(images)
+    with pytest.warns(UserWarning, match="'logits' of 'Ensemble' holds probabilities"):
+        predicted = analysis.predict(net, IMAGES, scores="logits")
+    expected = p.sort(dim=1, descending=True).values.detach()
+    np.testing.assert_allclose(predicted.probability.values, expected, rtol=1e-5)
+    (gradient,) = torch.autograd.grad(p[:, 2].log().sum(), images)
+    with pytest.warns(UserWarning, match="gradients are those of their logarithms"):
+        actual = analysis.input_gradients(
+            net, IMAGES, classes=[2], scores="logits", samples=1, noise=0
+        )
+    np.testing.assert_allclose(actual.values[:, 0], gradient.permute(0, 2, 3, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "equation",
+    ["bhqk,bhkd->bhqd", "bhqk,bkhd->bqhd", "b h s t, b t h c -> b s h c", "bhqk,bdkh->dqbh"],
+)
+def test_einsum_of_weights_and_values_is_attention(equation):
+    """Weights and heads, by `@` in float64; each form is called with its axes in its order."""
+    operands, result = equation.replace(" ", "").split("->")
+    indices, of_values = operands.split(",")
+    example, head, query, key = indices
+    (channel,) = set(of_values) - set(indices)
+
+    class OneSum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = nn.Linear(3, 24), nn.Linear(8, 8)
+
+        def forward(self, x):
+            tokens = x.flatten(2).transpose(1, 2)
+            q, k, v = self.qkv(tokens).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+            weights = (q @ k.transpose(-1, -2)).softmax(-1)
+            v = torch.einsum(f"{example}{head}{key}{channel}->{of_values}", v)
+            mean = torch.einsum(equation, weights, v)
+            back = f"{result}->{example}{query}{head}{channel}"
+            return self.out(torch.einsum(back, mean).flatten(2))
+
+    torch.manual_seed(0)
+    net = OneSum()
+    values = vit_tf.torch_features(net, "/weights", "/heads", "*")(IMAGES)
+    x = IMAGES.reshape(5, -1, 3).astype(np.float64)
+    weight, bias = (parameter.detach().double().numpy() for parameter in net.qkv.parameters())
+    q, k, v = np.moveaxis((x @ weight.T + bias).reshape(5, -1, 3, 2, 4), (2, 3), (0, 2))
+    logits = q @ np.swapaxes(k, -1, -2)
+    weights = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(values["/weights"], weights, rtol=1e-4)
+    heads = np.swapaxes(weights @ v, 1, 2)
+    np.testing.assert_allclose(values["/heads"], heads, atol=1e-5)
+    projected = heads.reshape(5, -1, 8) @ net.out.weight.detach().double().numpy().T
+    projected += net.out.bias.detach().double().numpy()
+    np.testing.assert_allclose(values["out"], projected, atol=1e-5)
 
 
 @pytest.mark.slow
