@@ -252,7 +252,7 @@ MISTAKES = [
     (
         lambda m, d: A.explore(m, "https://a.org/b.jpg"),
         ValueError,
-        "Addresses need a download first",
+        "has to be downloaded first",
     ),
     (lambda m, d: A.make_report(m, m), ValueError, "one list: [model, other]"),
     (lambda m, d: A.cka(m, d.pixels, layerz="pooled"), TypeError, "Did you mean layers"),

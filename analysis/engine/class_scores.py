@@ -179,4 +179,4 @@ def class_positions(
                     f"Received: {name!r}"
                 )
             raise unknown_name("class", name, names)
-    return [names.index(label) if isinstance(label, str) else label for label in classes]
+    return [names.index(label) if isinstance(label, str) else int(label) for label in classes]

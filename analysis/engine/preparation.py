@@ -250,6 +250,14 @@ def require_same_classes(features: Features, images: Batches, requested: str | N
         require_classes_of(features.facts.class_names or None, num_classes, images)
 
 
+def prepare_scored(
+    model: ModelLike, images: ImagesLike | None, scores: str | None, **options: Any
+) -> tuple[Features, Batches, str]:
+    """The features and batches of `prepare`, and the layer of class scores."""
+    features, batches = prepare(model, images, scores=scores, **options)
+    return features, batches, score_layer(features, scores)
+
+
 def score_layer(features: Features, requested: str | None = None) -> str:
     """The layer of class scores of prepared features, before any softmax or sigmoid."""
     scores = features.facts.scores
@@ -305,9 +313,8 @@ def require_labelled(name: str, images: Any, num_classes: int | None = None) -> 
     if count > 2:
         others = ", ".join(f"{part.dtype} of shape {part.shape}" for part in parts[2:])
         raise ValueError(
-            f"Expected {name} to be (images, labels), or (images, labels, weights) with a weight "
-            f"for each image, which measurements ignore. Received: {count} parts, after "
-            f"images and labels {others}"
+            f"Expected {name} to be (images, labels) or (images, labels, weights), with one weight "
+            f"for each image. Received: {count} parts; after the images and labels: {others}"
         )
     if is_dataset:
         require_label_type(parts[1], num_classes, name)

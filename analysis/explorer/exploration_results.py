@@ -229,13 +229,6 @@ def most_attention(subject: Subject, weights: list[str]) -> int:
     return max(1, MOST_WEIGHTS // (len(subject.images) * heads * tokens**2))
 
 
-def with_source_of_weights(subject: Subject, result: xr.Dataset) -> xr.Dataset:
-    """Attention, with a note where the model itself does not return the weights."""
-    if subject.model.weights:
-        return result
-    return result.assign_attrs(weights="computed from the queries and keys of each layer")
-
-
 def most_similarities(subject: Subject, _: list[str]) -> int:
     """How many layers of similarities fit on the page."""
     pairs = (len(subject.images) * subject.model.require_grid().num_spatial) ** 2
@@ -325,9 +318,7 @@ MEASURES: dict[str, tuple[str, Callable[[Subject], Any]]] = {
     "scores": ("The scores of classes", lambda subject: subject.scores),
     "attention": (
         "The attention of patches",
-        MeasurementPanel(
-            attention_rows, ("grid",), most_attention, complete=with_source_of_weights
-        ),
+        MeasurementPanel(attention_rows, ("grid",), most_attention),
     ),
     "rollout": ("Attention rollout", MeasurementPanel(rollout_of_images, ("grid",))),
     "gradient_attention": (

@@ -200,11 +200,6 @@ class Selector:
         """Every role that it takes a trained model for."""
         return (*self.roles, *self.others)
 
-    def missing_roles(self, models: list[StudyModel]) -> str:
-        """The roles that none of these models plays, in words: "a ViT and a ResNet"."""
-        roles = [role for role in self.all_roles if not with_roles(models, role)]
-        return join_words(dict.fromkeys(ROLES[role] for role in roles) or ["other models"])
-
     def applicable(self, models: list[StudyModel]) -> list[StudyModel]:
         """The models that play one of the roles, and the user's."""
         return with_roles(models, *self.roles, *(["model"] if self.user_models is True else []))
@@ -300,8 +295,9 @@ def _together(
     shown = tuple(selection.models[0] for selection in selections)
     measurements, baselines = {}, {}
     for model, selection in zip(shown, selections, strict=True):
-        trained = model.original if model.role == "seed" else model
-        measurements |= _labelled(selection, trained.name)
+        is_seed = model.role == "seed"
+        name = f"{model.original.name}: seed {model.detail}" if is_seed else model.name
+        measurements |= _labelled(selection, name)
     for model in with_roles(models, *selector.baselines):
         measured = _measured(measure, model)[0] if model.base in shown else None
         if measured is not None:
@@ -390,11 +386,6 @@ class Picture:
         if callable(caption):
             return caption(models or self.selection.models, results)
         return self._filled(caption, "name")
-
-    def interactive(self, results: Results) -> list[dict[str, Any]]:
-        """Interactive plots: a list with an entry for each result, or an empty one."""
-        show = self.figure.interactive
-        return [show(result) for result in results.values()] if show else []
 
     def title_with(self, others: Sequence["Picture"]) -> str:
         """What it shows and others of its figure do, with the names of all of their models."""
@@ -551,7 +542,9 @@ def plan(
     for figure in figures:
         selections, reasons = figure.select(models)
         if elsewhere and not selections and not reasons:
-            reasons = [f"It needs {figure.models.missing_roles(models)}. {elsewhere}"]
+            missing = [role for role in figure.models.all_roles if not with_roles(models, role)]
+            words = dict.fromkeys(ROLES[role] for role in missing) or ["other models"]
+            reasons = [f"It needs {join_words(words)}. {elsewhere}"]
         for selection in selections:
             if why := selection.missing(data):
                 reasons.append(why)

@@ -67,10 +67,8 @@ class Measurement:
         """`fingerprint` of what it computes: equal for measurements of a model and its copies."""
         analysis = self.name.partition(".")[0]
         inputs = [source if source is DATA else source.structure for source in self.inputs]
-        architectures = [model.original_key or model.key for model in self.models]
-        return fingerprint(
-            analysis, self._parameters, architectures, inputs, identified_by="architecture"
-        )
+        models = [model.architecture for model in self.models]
+        return fingerprint(analysis, self._parameters, models, inputs, identified_by="architecture")
 
     @property
     def _parameters(self) -> dict[str, Any]:

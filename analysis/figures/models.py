@@ -5,6 +5,7 @@ import inspect
 import logging
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -189,11 +190,7 @@ class StudyModel:
     @property
     def original(self) -> "StudyModel":
         """The model that this is a variant, a further seed or a baseline of."""
-        if self.base is None:
-            raise ValueError(
-                f"Expected a variant, as an untrained copy is. Received: {self.name!r}"
-            )
-        return self.base
+        return cast(StudyModel, self.base)
 
     def keras_copy(self) -> keras.Model:
         """A Keras model with its weights; a `NotApplicable` for a model that is none of Keras."""
@@ -494,11 +491,8 @@ def prepare_models(
     )
     few = tf.nest.flatten(next(iter(data.few)))[0][:PROBES].numpy()
     models, rows = [], []
-    notes: dict[str, list[str]] = {}  # by the title of an entry of what is not shown
-
-    def note(title: str, sentence: str) -> None:
-        notes.setdefault(title, []).append(sentence)
-
+    # Sentences by the title of an entry of what is not shown.
+    notes: defaultdict[str, list[str]] = defaultdict(list)
     for source in loaded:
         model, constant, variation_of_last = study_model(source, few)
         log.info("%s: %d layers are measured", source.name, len(model.taps))
@@ -510,7 +504,7 @@ def prepare_models(
             if isinstance(error, OSError) or this_worker(tf.distribute.get_strategy())[1] > 1:
                 raise
             reason = explain(error, f"The test accuracy of {source.name}")
-            note("Test accuracy", f"{source.name}: {reason}")
+            notes["Test accuracy"].append(f"{source.name}: {reason}")
         accuracy = None if correct is None else (float(correct.mean()), len(correct))
         # A model whose own head classifies these images was trained with labels, unless it is known
         # how it was trained.
@@ -528,15 +522,16 @@ def prepare_models(
             rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
         if why_not:
             title = "Models whose classes differ from the classes of the data"
-            note(title, f"{source.name}: {why_not}")
+            notes[title].append(f"{source.name}: {why_not}")
             log.info("The accuracy of %s is not reported: %s", source.name, why_not)
         if constant:
             layers = f"{source.name}: {', '.join(constant)}."
-            note("Layers that do not vary between images", layers)
+            notes["Layers that do not vary between images"].append(layers)
         if variation_of_last < MIN_VARIATION:
             values = interval(*source.expects.value_range)
             message = LOW_VARIATION_MESSAGE.format(model=source.name, values=values)
-            note("Models whose last layers hardly vary between images", message + remedy)
+            title = "Models whose last layers hardly vary between images"
+            notes[title].append(message + remedy)
     all_models = []
     for source, model in zip(loaded, with_given_roles(models), strict=True):
         seeds = range(seed, seed + copies) if source.is_keras else ()
@@ -734,6 +729,7 @@ def _observed_features(
         layers=layers, shapes=shapes, structure=replace(graph, **kept), scores=scores
     )
     grid = observed_grid(observed, images, loaded.patch_size, loaded.prefix)
+    reasons = {**facts.reasons, **reasons}
     return observed.with_facts(grid=grid, reasons=reasons), constant, last_variation
 
 

@@ -7,8 +7,6 @@ import os
 import re
 from collections.abc import Iterable
 
-from vit_tf.checkpoints import released
-
 LABELS, IMAGE_TEXT, RECONSTRUCTION = "labels", "image-text", "reconstruction"
 CONTRASTIVE, SELF_DISTILLATION = "contrastive", "self-distillation"
 # Keys are the values that --supervision takes; values are the words that complete "trained ...".
@@ -75,6 +73,8 @@ def supervision_of(source: str) -> str:
     `source` is a name or path as `vit_tf.load` opens it. A local path is recognised only by its
     file name, and only with an extension in `_AUTHORS_FILES`: its folders are the user's own.
     """
+    from vit_tf.checkpoints import released
+
     if source in released.bundled_models():
         return LABELS
     is_released = source in released.CHECKPOINTS or source.startswith(_RELEASED)
@@ -101,6 +101,8 @@ def training_images_of(source: str) -> int | None:
 
     `source` is a name as `vit_tf.load` opens it.
     """
+    from vit_tf.checkpoints import released
+
     is_bundled = source in released.bundled_models()
     if not (is_bundled or source in released.CHECKPOINTS or source.startswith(_RELEASED)):
         return None

@@ -18,7 +18,7 @@ from vit_tf.data.equal_batches import split_batches
 from vit_tf.data.labels import batch_labels, require_counted
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
-from vit_tf.features.layers import Detail, Shape, is_shared_by_heads
+from vit_tf.features.layers import Detail, Shape
 from vit_tf.features.structure import OF_SUBLAYERS
 from vit_tf.features.tokens import as_grid
 
@@ -30,7 +30,13 @@ from ..engine.class_scores import (
 )
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import PartialGrid, grid_of
-from ..engine.preparation import ImagesLike, prepare, prepare_images, read_model, score_layer
+from ..engine.preparation import (
+    ImagesLike,
+    prepare_images,
+    prepare_scored,
+    read_model,
+    score_layer,
+)
 from ..engine.results import CLS, facts_of, require_finite, require_word, variable
 from ..engine.stream import Statistic, Totals, as_dataset, evaluate, mean_per_batch
 from ..engine.traces import reusable
@@ -111,17 +117,16 @@ def head_ablation(
         `plots.plot_head_ablation`, `skip_ablation`, `token_ablation`; page
         measurements/flow/interventions.md.
     """
-    features, images = prepare(
-        model, images, kind="heads", layers=layers, detail=detail, scores=scores, labelled=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="heads", layers=layers, detail=detail, labelled=True
     )
-    scores = score_layer(features, scores)
     shapes = layers_to_edit(features, scores)
     if unlike := {layer: shape for layer, shape in shapes.items() if len(shape) != 3}:
         raise ValueError(
             "Expected outputs of heads of shape (token, head, channel) for each example. "
             f"Received: {unlike}"
         )
-    if shared := [tap for tap in shapes if is_shared_by_heads(tap, features.facts.shapes)]:
+    if shared := [tap for tap in shapes if tap in features.facts.structure.shared_values]:
         raise ValueError(
             "Expected a layer with one set of values for each head. Received: "
             f"{format_list(shared)}, grouped-query attention, in which several heads share values, "
@@ -219,16 +224,9 @@ def skip_ablation(
         `plots.plot_skip_ablation`, `skip_ratio`, `head_ablation`; page
         measurements/flow/interventions.md.
     """
-    features, images = prepare(
-        model,
-        images,
-        kind="ablated_skips",
-        layers=layers,
-        detail=detail,
-        scores=scores,
-        labelled=True,
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="ablated_skips", layers=layers, detail=detail, labelled=True
     )
-    scores = score_layer(features, scores)
     # The taps that are set to zero together, by layer and path.
     removed: dict[tuple[str, str], list[str]] = {}
     for tap in layers_to_edit(features, scores):
@@ -336,10 +334,9 @@ def token_ablation(
     See also:
         `plots.plot_token_ablation`, `head_ablation`; page measurements/flow/interventions.md.
     """
-    features, images = prepare(
-        model, images, kind="embedding", layers=layers, detail=detail, scores=scores, labelled=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="embedding", layers=layers, detail=detail, labelled=True
     )
-    scores = score_layer(features, scores)
     shapes = layers_to_edit(features, scores)
     # The layer of tokens has two axes, and attention weights, by which tokens are ranked, three.
     weights = [layer for layer, shape in shapes.items() if len(shape) == 3]
@@ -761,7 +758,8 @@ def replacement_of(replacement: str, tap: str, means: Mapping[str, tf.Tensor] | 
 
 
 def layers_to_edit(features: Features, scores: str) -> dict[str, Shape]:
-    """The shapes, without the example axis, of all layers but the scores."""
+    """The shapes, without the example axis, of all layers but the scores, of a model to edit."""
+    features.require_editable()
     facts = features.facts
     if scores not in facts.layers or len(facts.layers) < 2:
         raise ValueError(

@@ -18,7 +18,7 @@ from vit_tf.features.preprocessed import to_own_units
 from ..engine.class_scores import ClassesLike, class_coords, class_gradients, class_positions
 from ..engine.measurements import measurement
 from ..engine.pictures import with_pictures
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import array_of, provenance, require_finite, stack_layers
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
@@ -79,11 +79,10 @@ def input_gradients(
     See also:
         `plots.plot_input_gradients`, `grad_cam`; page guides/one-image.md.
     """
-    features, images = prepare(
-        model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="scores", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
-    classes = [int(label) for label in class_positions(features, images, classes, scores)]
+    classes = class_positions(features, images, classes, scores)
     require_samples(samples, noise)
     return _attribute_to_pixels(
         features,
@@ -200,11 +199,10 @@ def integrated_gradients(
     See also:
         `plots.plot_integrated_gradients`, `input_gradients`, `grad_cam`; page guides/one-image.md.
     """
-    features, images = prepare(
-        model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="scores", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
-    classes = [int(label) for label in class_positions(features, images, classes, scores)]
+    classes = class_positions(features, images, classes, scores)
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"Expected steps to be an integer of at least 1. Received: {steps=}")
     return _attribute_to_pixels(
@@ -345,17 +343,13 @@ def grad_cam(
     See also:
         `plots.plot_grad_cam`, `gradient_attention`, `input_gradients`; page guides/one-image.md.
     """
-    features, images = prepare(
-        model,
-        images,
-        kind="class_maps",
-        layers=layers,
-        detail=detail,
-        scores=scores,
-        keep_order=True,
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="class_maps", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
-    classes = [int(label) for label in class_positions(features, images, classes, scores)]
+    # A map is enlarged to the whole image, of which each layer must show all.
+    if reason := features.facts.reasons.get("grid"):
+        raise ValueError(f"Grad-CAM cannot be enlarged to the image of {features.name!r}: {reason}")
+    classes = class_positions(features, images, classes, scores)
     # One map for each image, class and layer.
     maps = evaluate(
         _grad_cam_statistic(features, classes, scores),

@@ -26,7 +26,7 @@ from ..engine.class_scores import require_scores
 from ..engine.least_squares import ridge_inverse
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import as_tokens
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import ALL, SPATIAL, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
@@ -136,17 +136,16 @@ def concept_erasure(
         raise ValueError(
             f"Expected at least 2 draws and an l2 of at least 0. Received: draws={draws}, l2={l2}"
         )
-    features, images = prepare(
+    features, images, scores = prepare_scored(
         model,
         images,
+        scores,
         kind="scored",
         layers=layers,
         detail=detail,
-        scores=scores,
         keep_order=True,  # that of the rows of a concept
         labelled=True,
     )
-    scores = score_layer(features, scores)
     shapes = layers_to_edit(features, scores)
     columns = None
     if isinstance(concept, str):

@@ -15,7 +15,7 @@ from vit_tf.features.layers import Detail
 from ..engine.accessors import ResultArray, ResultDataset
 from ..engine.class_scores import ONE_SCORE, class_coords, require_scores
 from ..engine.measurements import measurement
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import array_of, expect_array, provenance, stack_layers, variable
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
@@ -70,10 +70,9 @@ def logit_lens(
         `plots.plot_logit_lens`, `lens_accuracy`, `ridge_probe`; page
         measurements/flow/activation-patching.md.
     """
-    features, images = prepare(
-        model, images, kind="lens", layers=layers, detail=detail, scores=scores, keep_order=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="lens", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
     by_layer = evaluate(
         _lens_statistic(features, scores), images, description="logit lens", checked=(features,)
     )

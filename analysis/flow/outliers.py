@@ -25,7 +25,7 @@ from ..engine.accessors import ResultDataset
 from ..engine.least_squares import ridge_weights
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import PartialGrid, require_grid, tokens_of
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare, prepare_scored
 from ..engine.results import SPATIAL, dataset_of, facts_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import keep, reusable
@@ -149,10 +149,13 @@ def outlier_tokens_statistic(
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:
         norms, received = {}, {}
         for tap, values in taps.items():
-            if is_attention(tap, values):
+            if last_part(tap) == "weights" and values.shape.rank == 4:
                 if norms:  # the layer that this attention reads
-                    layer = next(reversed(norms))
-                    received.setdefault(layer, attention_received(values, grid))
+                    # Attention to each token, over heads and queries, relative to uniform.
+                    weights, prefix = tf.cast(values, tf.float32), grid.prefix if grid else 0
+                    mean = tf.reduce_mean(weights, axis=(1, 2)) * values.shape[-1]
+                    of_tokens = {"received": mean[:, prefix:], "prefix": mean[:, :prefix]}
+                    received.setdefault(next(reversed(norms)), of_tokens)
             elif values.shape.rank in (3, 4):
                 norms[tap] = tf.norm(tokens_of(tap, values, SPATIAL, grid), axis=-1)
         if not norms:
@@ -198,18 +201,6 @@ def outlier_tokens_statistic(
         )
 
     return Statistic(step, finish)
-
-
-def is_attention(tap: str, values: tf.Tensor) -> bool:
-    """Whether a tap is attention weights (example, head, query, key)."""
-    return last_part(tap) == "weights" and values.shape.rank == 4
-
-
-def attention_received(weights: tf.Tensor, grid: TokenGrid | None) -> ByToken:
-    """Attention to the spatial tokens, and to the prefix on average, relative to uniform."""
-    prefix = grid.prefix if grid else 0
-    received = tf.reduce_mean(tf.cast(weights, tf.float32), axis=(1, 2)) * weights.shape[-1]
-    return {"received": received[:, prefix:], "prefix": received[:, :prefix]}
 
 
 def norm_threshold(norms: np.ndarray, level: float) -> float:
@@ -376,10 +367,9 @@ def outlier_roles(
         `plots.plot_outlier_roles`, `outlier_tokens`, `token_ablation`; page
         measurements/flow/outlier-tokens.md.
     """
-    features, images = prepare(
-        model, images, kind="patching", layers=layers, detail=detail, scores=scores, labelled=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="patching", layers=layers, detail=detail, labelled=True
     )
-    scores = score_layer(features, scores)
     read_layers = list(layers_to_edit(features, scores))
     grid = require_grid(features, None)
     if outliers is None:

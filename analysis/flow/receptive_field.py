@@ -497,7 +497,9 @@ def absolute_gradients(
     def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         weights = {tap: w[index] for tap, w in padded.items()}
         some = None if counts.min() == rounds else needed[index]
-        fields = _weighted_gradients(pieces, rows, weights, some, _sum_channels_and_examples)
+        fields = _weighted_gradients(
+            pieces, rows, weights, some, lambda x: tf.reduce_sum(_sum_channels(x), axis=0)
+        )
         return index + 1, total + fields
 
     images = pieces[0].source
@@ -633,11 +635,6 @@ def _gradient_of_row(
 def _sum_channels(gradient: tf.Tensor) -> tf.Tensor:
     """Absolute gradients of images, summed over their channels: (example, row, column)."""
     return tf.reduce_sum(tf.abs(gradient), axis=3)
-
-
-def _sum_channels_and_examples(gradient: tf.Tensor) -> tf.Tensor:
-    """Absolute gradients of images, summed over channels and images: (row, column)."""
-    return tf.reduce_sum(_sum_channels(gradient), axis=0)
 
 
 # What the gradient of a tap does to the running one: nothing, takes its place, or is added to it.

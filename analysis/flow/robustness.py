@@ -17,7 +17,7 @@ from vit_tf.features.noise import draw_for_images
 
 from ..engine.class_scores import require_scores
 from ..engine.measurements import labels_after_images, measurement, statistic_of
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import dataset_of, facts_of, pack_correct, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 from ..statistics.intervals import mean_and_error
@@ -116,17 +116,16 @@ def robustness(
         `plots.plot_robustness`, `token_ablation`, `equivariance_error`; page
         measurements/flow/robustness.md.
     """
-    features, batches = prepare(
+    features, batches, scores = prepare_scored(
         model,
         images,
+        scores,
         kind="scores",
         layers=layers,
         detail=detail,
-        scores=scores,
         keep_order=True,
         labelled=True,
     )
-    scores = score_layer(features, scores)
     return evaluate(
         robustness_statistic(features, scores, patch_size, strengths, seed),
         batches,

@@ -15,7 +15,7 @@ from vit_tf.features.layers import Detail
 
 from ..engine.class_scores import require_scores
 from ..engine.measurements import measurement, statistic_of
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import dataset_of, facts_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 from ..statistics.intervals import wilson
@@ -80,10 +80,9 @@ def shape_bias(
         `plots.plot_shape_bias`, `robustness`, `vit_tf.data.load_cue_conflict`; page
         measurements/flow/shape-bias.md.
     """
-    features, batches = prepare(
-        model, images, kind="scores", layers=layers, detail=detail, scores=scores
+    features, batches, scores = prepare_scored(
+        model, images, scores, kind="scores", layers=layers, detail=detail
     )
-    scores = score_layer(features, scores)
     return evaluate(
         shape_bias_statistic(features, scores), batches, features, description="shape bias"
     )

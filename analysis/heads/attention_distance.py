@@ -34,17 +34,6 @@ DIMS = ("layer", "head")
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
 
 
-def num_attended(taps: Taps) -> int:
-    """The number of tokens of the first attention weights among the taps."""
-    tap, value = next(iter(_weights_of(taps).items()))
-    if value.shape.rank != 4 or value.shape[2] != value.shape[3]:
-        raise ValueError(
-            "Expected attention weights of shape (example, head, query, key), with as many "
-            f"queries as keys. Received: {tap!r} of shape {tuple(value.shape)}"
-        )
-    return value.shape[-1]
-
-
 @measurement("attention")
 def attention_distance(
     model: ModelLike,
@@ -92,8 +81,7 @@ def attention_distance(
         `plots.plot_attention_distance`, `mean_distance`, `attention_rows`; page
         measurements/attention/attention-distance.md.
     """
-    features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
-    grid = complete_grid(features, batches, grid, num_attended)
+    features, batches, grid = prepare_attention(model, images, grid, layers=layers, detail=detail)
     return evaluate(
         attention_distance_statistic(features, grid),
         batches,
@@ -140,6 +128,29 @@ def attention_distance_statistic(
         )
 
     return Statistic(step, finish)
+
+
+def prepare_attention(
+    model: ModelLike,
+    images: ImagesLike | None,
+    grid: PartialGrid,
+    kind: str = "attention",
+    **options: Any,
+) -> tuple[Features, tf.data.Dataset, TokenGrid]:
+    """The features and batches of `prepare`, and the whole grid of the tokens that attend."""
+    features, batches = prepare(model, images, kind=kind, **options)
+    return features, batches, complete_grid(features, batches, grid, num_attended)
+
+
+def num_attended(taps: Taps) -> int:
+    """The number of tokens of the first attention weights among the taps."""
+    tap, value = next(iter(_weights_of(taps).items()))
+    if value.shape.rank != 4 or value.shape[2] != value.shape[3]:
+        raise ValueError(
+            "Expected attention weights of shape (example, head, query, key), with as many "
+            f"queries as keys. Received: {tap!r} of shape {tuple(value.shape)}"
+        )
+    return value.shape[-1]
 
 
 def attention_weights(taps: Taps, grid: TokenGrid) -> Taps:
@@ -244,10 +255,9 @@ def attention_rows(
     See also:
         `plots.plot_attention_rows`, `attention_distance`; page guides/one-image.md.
     """
-    features, batches = prepare(
-        model, images, kind="attention", layers=layers, detail=detail, keep_order=True
+    features, batches, grid = prepare_attention(
+        model, images, grid, layers=layers, detail=detail, keep_order=True
     )
-    grid = complete_grid(features, batches, grid, num_attended)
     return evaluate(
         attention_rows_statistic(features, grid), batches, features, description="attention rows"
     )

@@ -14,11 +14,11 @@ from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
 from ..engine.measurements import measurement, statistic_of
-from ..engine.pooling import PartialGrid, complete_grid, require_grid
-from ..engine.preparation import ImagesLike, prepare
+from ..engine.pooling import PartialGrid, require_grid
+from ..engine.preparation import ImagesLike
 from ..engine.results import dataset_of, facts_of, mean_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate
-from .attention_distance import LEFT_OUT, attention_weights, num_attended
+from .attention_distance import LEFT_OUT, attention_weights, prepare_attention
 from .mean_attention import attention_maps, grid_of_mean, require_tokens
 from .saliency import has_attention, query_maps, query_names
 
@@ -88,8 +88,7 @@ def attention_patterns(
         `plots.plot_attention_patterns`, `mean_patterns`; page
         measurements/attention/attention-patterns.md.
     """
-    features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
-    grid = complete_grid(features, batches, grid, num_attended)
+    features, batches, grid = prepare_attention(model, images, grid, layers=layers, detail=detail)
     return evaluate(
         attention_patterns_statistic(features, grid),
         batches,

@@ -13,8 +13,8 @@ from vit_tf.features.layers import Detail
 
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pictures import as_pictures, picture_variable
-from ..engine.pooling import PartialGrid, complete_grid, require_grid
-from ..engine.preparation import ImagesLike, prepare
+from ..engine.pooling import PartialGrid, require_grid
+from ..engine.preparation import ImagesLike
 from ..engine.results import (
     CLS,
     EACH_IMAGE,
@@ -26,7 +26,7 @@ from ..engine.results import (
     variable,
 )
 from ..engine.stream import Statistic, Totals, evaluate
-from .attention_distance import attention_weights, num_attended
+from .attention_distance import attention_weights, prepare_attention
 
 
 @measurement("attention")
@@ -74,10 +74,9 @@ def attention(
         `plots.plot_attention`, `attention_rows`, `attention_rollout`, `explore`; page
         measurements/attention/attention.md.
     """
-    features, batches = prepare(
-        model, images, kind="attention", layers=layers, detail=detail, keep_order=True
+    features, batches, grid = prepare_attention(
+        model, images, grid, layers=layers, detail=detail, keep_order=True
     )
-    grid = complete_grid(features, batches, grid, num_attended)
     return evaluate(
         attention_statistic(features, query, grid), batches, features, description="attention"
     )

@@ -15,8 +15,8 @@ from vit_tf.features.layers import Detail
 
 from ..engine.accessors import ResultDataset
 from ..engine.measurements import measurement, statistic_of
-from ..engine.pooling import PartialGrid, complete_grid, require_grid
-from ..engine.preparation import ImagesLike, prepare
+from ..engine.pooling import PartialGrid, require_grid
+from ..engine.preparation import ImagesLike
 from ..engine.results import (
     CLS,
     SPATIAL,
@@ -30,7 +30,13 @@ from ..engine.results import (
     variable,
 )
 from ..engine.stream import Statistic, Totals, evaluate
-from .attention_distance import DIMS, LEFT_OUT, attention_weights, num_attended, summed_spatial
+from .attention_distance import (
+    DIMS,
+    LEFT_OUT,
+    attention_weights,
+    prepare_attention,
+    summed_spatial,
+)
 
 
 @measurement("attention")
@@ -85,8 +91,7 @@ def mean_attention(
         `plots.plot_mean_attention`, `aligned_attention`, `attention_maps`; page
         measurements/attention/mean-attention.md.
     """
-    features, batches = prepare(model, images, kind="attention", layers=layers, detail=detail)
-    grid = complete_grid(features, batches, grid, num_attended)
+    features, batches, grid = prepare_attention(model, images, grid, layers=layers, detail=detail)
     return evaluate(
         mean_attention_statistic(features, grid), batches, features, description="mean attention"
     )

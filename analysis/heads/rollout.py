@@ -20,11 +20,11 @@ from ..engine.class_scores import ClassesLike, class_coords, class_gradients, cl
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pictures import with_pictures
 from ..engine.pooling import PartialGrid, complete_grid, pooled_tokens, require_grid
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import array_of, facts_of, provenance, require_finite, stack_layers
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import reusable
-from .attention_distance import attention_weights, num_attended
+from .attention_distance import attention_weights, num_attended, prepare_attention
 
 # Share of the squared norm of a site's sum by which the next site's skip may differ from it.
 UNCHANGED = 1e-6
@@ -78,8 +78,9 @@ def attention_rollout(
         `plots.plot_attention_rollout`, `rollout_of_images`, `gradient_attention`; page
         measurements/attention/rollout.md.
     """
-    features, batches = prepare(model, images, kind="rollout", layers=layers, detail=detail)
-    grid = complete_grid(features, batches, grid, num_attended)
+    features, batches, grid = prepare_attention(
+        model, images, grid, kind="rollout", layers=layers, detail=detail
+    )
     result = evaluate(
         attention_rollout_statistic(features, grid),
         batches,
@@ -145,10 +146,9 @@ def rollout_of_images(
     See also:
         `plots.plot_rollout_of_images`, `attention_rollout`; page measurements/attention/rollout.md.
     """
-    features, batches = prepare(
-        model, images, kind="rollout", layers=layers, detail=detail, keep_order=True
+    features, batches, grid = prepare_attention(
+        model, images, grid, kind="rollout", layers=layers, detail=detail, keep_order=True
     )
-    grid = complete_grid(features, batches, grid, num_attended)
     result = evaluate(
         rollout_of_images_statistic(features, grid),
         batches,
@@ -287,17 +287,10 @@ def gradient_attention(
     See also:
         `plots.plot_gradient_attention`, `attention_rollout`, `grad_cam`; page guides/one-image.md.
     """
-    features, images = prepare(
-        model,
-        images,
-        kind="class_attention",
-        layers=layers,
-        detail=detail,
-        scores=scores,
-        keep_order=True,
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="class_attention", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
-    positions = [int(x) for x in class_positions(features, images, classes, scores)]
+    positions = class_positions(features, images, classes, scores)
 
     def without_scores(taps: Taps) -> Taps:
         return {tap: x for tap, x in taps.items() if tap != scores}

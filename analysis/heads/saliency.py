@@ -15,8 +15,8 @@ from vit_tf.features.layers import Detail
 
 from ..engine.masks import count_out_of_range, patch_cover, require_in_range
 from ..engine.measurements import measurement, statistic_of
-from ..engine.pooling import PartialGrid, complete_grid, require_grid
-from ..engine.preparation import ImagesLike, prepare
+from ..engine.pooling import PartialGrid, require_grid
+from ..engine.preparation import ImagesLike
 from ..engine.results import (
     PARTS,
     SPATIAL,
@@ -27,7 +27,12 @@ from ..engine.results import (
     variable,
 )
 from ..engine.stream import Statistic, Totals, evaluate
-from .attention_distance import LEFT_OUT, attention_weights, num_attended, spatial_shares
+from .attention_distance import (
+    LEFT_OUT,
+    attention_weights,
+    prepare_attention,
+    spatial_shares,
+)
 
 # Largest rounding error of float32 sums of shares: it must not decide about a token at the bound.
 ROUNDING = 1e-6
@@ -102,10 +107,9 @@ def attention_saliency(
     See also:
         `plots.plot_attention_saliency`, `attention_maps`; page measurements/attention/saliency.md.
     """
-    features, batches = prepare(
-        model, images_and_masks, kind="attention", layers=layers, detail=detail, masked=True
+    features, batches, grid = prepare_attention(
+        model, images_and_masks, grid, layers=layers, detail=detail, masked=True
     )
-    grid = complete_grid(features, batches, grid, num_attended)
     return evaluate(
         attention_saliency_statistic(features, grid, mass),
         batches,

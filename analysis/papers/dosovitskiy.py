@@ -362,7 +362,6 @@ FIGURE_3 = Figure(
     imports="from vit_tf.analysis.papers.dosovitskiy import accuracy_table",
     call="accuracy_table([0.03, 0.1, 0.3, 1.0], [(model.evaluate(images)[1], len(labels)) "
     "for model in {models}.values()])",
-    show="analysis.plots.plot_accuracy_by_data",
     title="Test accuracy by amount of training data",
     caption=(
         "Each point is the test accuracy of a model trained on a fraction of the images, with its "
@@ -385,7 +384,6 @@ FIGURE_5 = FIGURE_3.variant(
     imports="import vit_tf\nfrom vit_tf.analysis.papers.dosovitskiy import compute_table",
     call="compute_table(list({models}), [3 * vit_tf.count_flops(model) * num_images_seen "
     "for model in {models}.values()], [model.evaluate(images)[1] for model in {models}.values()])",
-    show="analysis.plots.plot_compute",
     title="Test accuracy by training compute",
     caption=(
         "Each point is a model. One axis is the number of operations for its training, and the "

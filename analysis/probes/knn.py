@@ -109,6 +109,12 @@ def knn_accuracy(
     See also:
         `plots.plot_knn_accuracy`, `linear_probe`, `mutual_knn`; page measurements/probes/knn.md.
     """
+    k = (k,) if isinstance(k, int | np.integer) else k
+    if not len(k) or min(k) < 1 or temperature <= 0:
+        raise ValueError(
+            "Expected every k to be at least 1 and temperature above 0. "
+            f"Received: k={k}, temperature={temperature}"
+        )
     features, (train, test), num_classes = prepare_labelled(
         model,
         {"train": train, "test": test},
@@ -118,8 +124,6 @@ def knn_accuracy(
         detail=detail,
         keep_order=True,
     )
-    k = (k,) if isinstance(k, int | np.integer) else k
-    _require_votes(k, temperature)
     pooled = pooled_statistic_of(features, tokens)
     tested = evaluate(pooled, test, features, description="k-NN: test images")
     count, num_layers = len(tested.labels), len(tested.layers)
@@ -185,6 +189,8 @@ def neighbours(
     """
     if is_one_image(images) and not is_one_image(query):
         images, query = query, images
+    if k < 1:
+        raise ValueError(f"Expected k to be at least 1. Received: k={k}")
     features, (images, query) = prepare_sets(
         model,
         {"images": images, "query": query},
@@ -193,8 +199,6 @@ def neighbours(
         detail=detail,
         keep_order=True,
     )
-    if k < 1:
-        raise ValueError(f"Expected k to be at least 1. Received: k={k}")
     asked = evaluate(_query_statistic(features, tokens), query, features, description="queries")
     totals = evaluate(
         replace(_neighbour_statistic(features, tokens, k), state=directions_of(asked["x"])),
@@ -231,18 +235,6 @@ def neighbours(
     )
 
 
-def _warn_of_shared_images(neighbours: Neighbours) -> None:
-    """Warns of test images whose nearest training image has the same features in every layer."""
-    nearest = [of_layer["similarity"][:, 0] for of_layer in neighbours.values()]
-    is_shared = (np.min(nearest, axis=0) >= 1 - ROUNDING) if nearest else np.zeros(0, bool)
-    if is_shared.any():
-        warnings.warn(
-            f"{int(is_shared.sum())} of {len(is_shared)} test images have the same features "
-            "as a training image in every layer: remove the images of `test` from `train`",
-            stacklevel=2,
-        )
-
-
 # By layer, `image` holds the numbers of some test images. The similarities and labels of their
 # nearest training images have shape (image, k).
 Neighbours: TypeAlias = dict[str, dict[str, np.ndarray]]
@@ -262,14 +254,6 @@ class Searched(NamedTuple):
     limits: Any
 
 
-def _require_votes(k: Sequence[int], temperature: float) -> None:
-    if not len(k) or min(k) < 1 or temperature <= 0:
-        raise ValueError(
-            "Expected every k to be at least 1 and temperature above 0. "
-            f"Received: k={k}, temperature={temperature}"
-        )
-
-
 @statistic_of(knn_accuracy)
 def knn_statistic(
     features: Features,
@@ -285,7 +269,6 @@ def knn_statistic(
         tested: the `Pooled` features of the test images, from a pass with `pooled_statistic`.
         features, num_classes, k, temperature, without_votes: as for `knn_accuracy`.
     """
-    _require_votes(k, temperature)
     require_labels(tested.labels, num_classes, "test")
     unlimited = np.full(len(tested.labels), -np.inf, np.float32)
     state = {
@@ -309,7 +292,15 @@ def knn_statistic(
                 "Every test image has ties at its k-th neighbour, so the vote is arbitrary: "
                 f"the features do not separate the training images at {format_list(bad)}"
             )
-        _warn_of_shared_images(totals["merged"])
+        # Test images whose nearest training image has the same features in every layer.
+        nearest_of_layers = [x["similarity"][:, 0] for x in totals["merged"].values()]
+        is_shared = np.min(nearest_of_layers, axis=0) >= 1 - ROUNDING
+        if is_shared.any():
+            warnings.warn(
+                f"{int(is_shared.sum())} of {count} test images have the same features as a "
+                "training image in every layer: remove the images of `test` from `train`",
+                stacklevel=2,
+            )
         # The accuracy of each vote, with what it depends on.
         dims = ("layer", "k", "top")
         return array_of(

@@ -16,7 +16,7 @@ from vit_tf.features.layers import Detail
 from ..engine.class_scores import class_probabilities, require_scores
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
-from ..engine.preparation import ImagesLike, prepare, score_layer
+from ..engine.preparation import ImagesLike, prepare_scored
 from ..engine.results import dataset_of, facts_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate, mean_per_batch, row_statistic
 from ..engine.traces import reusable
@@ -66,10 +66,9 @@ def predict(
     See also:
         `plots.plot_predict`, `mistakes`, `grad_cam`; page guides/one-image.md.
     """
-    features, images = prepare(
-        model, images, kind="scores", layers=layers, detail=detail, scores=scores, keep_order=True
+    features, images, scores = prepare_scored(
+        model, images, scores, kind="scores", layers=layers, detail=detail, keep_order=True
     )
-    scores = score_layer(features, scores)
     if not isinstance(top, int) or top < 1:
         raise ValueError(f"Expected top to be an integer of at least 1. Received: {top=}")
 
@@ -164,17 +163,16 @@ def mistakes(
     See also:
         `plots.plot_mistakes`, `neighbours`, `lens_accuracy`; page measurements/probes/mistakes.md.
     """
-    features, images = prepare(
+    features, images, scores = prepare_scored(
         model,
         images,
+        scores,
         kind="scores",
         layers=layers,
         detail=detail,
-        scores=scores,
         keep_order=True,
         labelled=True,
     )
-    scores = score_layer(features, scores)
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")
     totals = evaluate(

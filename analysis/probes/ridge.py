@@ -364,10 +364,13 @@ def _probe_statistic(
 
     def finish(totals: Totals) -> Probe:
         require_counted(totals["outside"], totals["examples"], num_classes, "training")
-        layers = list(totals["x"])
-        require_finite(
-            "ridge probes", [_sum_activations(totals, layer) for layer in layers], layers
-        )
+        # Sums that are finite if and only if all activations of a layer are.
+        layers, squares = list(totals["x"]), {}
+        for layer in layers:
+            products = totals["products"].get(layer)
+            squares[layer] = products["xx"][0] if products else totals["rows"]["x"][layer]
+        sums = [totals["x"][layer].sum() + squares[layer].sum() for layer in layers]
+        require_finite("ridge probes", sums, layers)
         # One layer at a time, as each is large for probes of many tokens.
         weights = {layer: _solve(totals, layer, l2) for layer in layers}
         return Probe(weights, l2, tokens, num_classes, int(totals["examples"]))
@@ -423,13 +426,6 @@ def _solve(totals: Totals, layer: str, l2: np.ndarray) -> tuple[np.ndarray, np.n
         centred["targets"] = rows["targets"] - target
     weights = ridge_weights(l2, **centred)
     return weights, target - (mean[:, None, None, :] @ weights)[:, :, 0]
-
-
-def _sum_activations(totals: Totals, layer: str) -> float:
-    """A sum over activations of a layer, which is finite if and only if all of them are."""
-    products = totals["products"].get(layer)
-    squares = products["xx"][0] if products else totals["rows"]["x"][layer]
-    return totals["x"][layer].sum() + squares.sum()
 
 
 def score_statistic(features: ModelLike, probe: Probe) -> Statistic[xr.DataArray]:

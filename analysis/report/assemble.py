@@ -504,17 +504,17 @@ def _enough_images(claims: list[Row], results: dict[str, Any]) -> list[str]:
     ]
 
 
-def few_words(names: Collection[str], most: int = 4) -> str:
-    """The names of models, or their number if there are more."""
-    return join_words(names) if len(names) <= most else f"{len(names)} models"
+def few_words(names: Collection[str]) -> str:
+    """The names of at most four models, or their number."""
+    return join_words(names) if len(names) <= 4 else f"{len(names)} models"
 
 
-def _timings(seconds: dict[str, float], least: float = 1) -> list[dict[str, Any]]:
-    """Rows of the steps that take so many seconds, and one of all others."""
-    rows = [{"step": step, "seconds": each} for step, each in seconds.items() if each >= least]
-    others = [each for each in seconds.values() if each < least]
+def _timings(seconds: dict[str, float]) -> list[dict[str, Any]]:
+    """Rows of the steps that take a second or more, and one of all others."""
+    rows = [{"step": step, "seconds": each} for step, each in seconds.items() if each >= 1]
+    others = [each for each in seconds.values() if each < 1]
     if others:
-        step = f"{len(others)} other steps of less than {least:g} s each"
+        step = f"{len(others)} other steps of less than 1 s each"
         rows.append({"step": step, "seconds": round(sum(others), 2)})
     return rows
 
@@ -718,7 +718,15 @@ def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) ->
         raise ValueError(
             f"No scorecard ({PLACE}) in {format_list(missing)}: expected folders of reports"
         )
-    cards = {name: _read_scorecard(Path(path, PLACE)) for name, path in reports.items()}
+    cards = {}
+    for name, path in reports.items():
+        card = Path(path, PLACE)
+        if not has_own_digest(card):
+            raise ValueError(
+                f"The scorecard {card} was cut off or changed after it was written: repeat the "
+                "command that wrote the report"
+            )
+        cards[name] = xr.load_dataset(card)
     result, claims = scorecard_of_runs(cards), claims_over_runs(cards)
     save(result, folder / PLACE)
     figure = ReportFigure(
@@ -749,13 +757,3 @@ def report_runs(reports: Mapping[str, str | os.PathLike], folder: str | Path) ->
         sections=[("Runs", "How consistent are the outcomes over runs?", [figure])],
     )
     return Report(path, {"scorecard": result}, claims, [])
-
-
-def _read_scorecard(path: Path) -> xr.Dataset:
-    """The scorecard of a report; a `ValueError` for a file that is none, or was changed."""
-    if not has_own_digest(path):
-        raise ValueError(
-            f"The scorecard {path} was cut off or changed after it was written: repeat the "
-            "command that wrote the report"
-        )
-    return xr.load_dataset(path)

@@ -307,9 +307,10 @@ def _report_figure(
             )
         ),
         interactive=tuple(
-            payload
+            picture.figure.interactive(result)
             for picture, by_label in zip(pictures, results_of_pictures, strict=True)
-            for payload in picture.interactive(by_label)
+            if picture.figure.interactive
+            for result in by_label.values()
         ),
         code=code,
     )

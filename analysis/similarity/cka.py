@@ -579,8 +579,6 @@ def last_layer_cka(
 @statistic_of(last_layer_cka)
 def last_layer_cka_statistic(models: Mapping[str, Features]) -> Statistic[xr.Dataset]:
     """The `Statistic` of `last_layer_cka`."""
-    if not models:
-        raise ValueError("Expected at least one model. Received: {}")
     grids = {name: require_grid(features, None) for name, features in models.items()}
     parts = [(n, part) for n, grid in grids.items() for part in PARTS[0 if grid.prefix else 1 :]]
 

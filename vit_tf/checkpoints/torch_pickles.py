@@ -77,8 +77,8 @@ class Tensor(NamedTuple):
         dtype, data = np.dtype(self.storage.dtype), read_storage(self.storage)
         if len(data) != self.storage.count * dtype.itemsize:
             raise ValueError(
-                f"the storage of a tensor has {len(data)} bytes, but should have "
-                f"{self.storage.count} numbers of {dtype}"
+                f"a tensor's data have {len(data)} bytes, but its {self.storage.count} numbers of "
+                f"type {dtype} need {self.storage.count * dtype.itemsize}"
             )
         if 0 in self.shape:
             return np.zeros(self.shape, dtype)
@@ -141,7 +141,7 @@ def _load(stream: IO[bytes]) -> tuple[Any, dict[str, Storage]]:
         # The unpickler is a stack machine that the file programs: whatever an operation on a
         # wrong operand raises, from IndexError to AttributeError, comes out of it.
         reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        raise ValueError(f"{reason} (in a pickle)") from error
+        raise ValueError(f"its pickled part cannot be read: {reason}") from error
 
 
 class TensorUnpickler(pickle.Unpickler):

@@ -97,6 +97,7 @@ def in_known_form(images: Any) -> Any:
     if torch_data is not None and isinstance(images, torch_data.data.Dataset):
         images = torch_data.data.DataLoader(images, BATCH_SIZE)
     if torch_data is not None and isinstance(images, torch_data.data.DataLoader):
+        # Without a batch size, a loader returns single examples, or batches that its data set made.
         # A batch is a list of images and labels.
         batches = lambda: (tuple(x) if isinstance(x, list) else x for x in images)  # noqa: E731
         return _from_batches(lambda: map(in_known_form, batches()), len(images))
@@ -164,6 +165,20 @@ def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
     return _with_class_names(extended, images)
 
 
+def _as_array(values: Any) -> Any:
+    """Labels or annotations as an array; a ValueError for rows of different lengths."""
+    try:
+        rest = values if hasattr(values, "shape") else np.asarray(values)
+    except ValueError:  # NumPy has no arrays of such rows
+        rest = None
+    if rest is None or isinstance(rest, tf.RaggedTensor):
+        raise ValueError(
+            "Expected one label for each image, in an array of shape (example,). Received: "
+            f"{type(values).__name__} of {len(list(values))} rows of different lengths"
+        )
+    return rest
+
+
 def _from_torch(values: Any) -> Any:
     """A PyTorch tensor as an array, and other values as they are."""
     if not hasattr(values, "detach"):
@@ -191,12 +206,16 @@ def _key_of(values: Mapping, usual: Sequence[str]) -> str:
 
 def _from_batches(read: Callable[[], Iterator[Any]], count: int) -> tf.data.Dataset:
     """The batches that a function reads, as a data set of known length."""
+    first = next(iter(read()))
+    is_batch = np.ndim(tf.nest.flatten(first)[0]) != 3
 
     def spec_of(values: Any) -> tf.TensorSpec:
         values = np.asarray(values)
-        return tf.TensorSpec((None, *values.shape[1:]), values.dtype)
+        is_raw = not is_batch and values.ndim == 3 and values.dtype == np.uint8  # of any size
+        shape = (None, *values.shape[1:]) if is_batch else values.shape
+        return tf.TensorSpec((None, None, shape[2]) if is_raw else shape, values.dtype)
 
-    signature = tf.nest.map_structure(spec_of, next(iter(read())))
+    signature = tf.nest.map_structure(spec_of, first)
     batches = tf.data.Dataset.from_generator(read, output_signature=signature)
     return batches.apply(tf.data.experimental.assert_cardinality(count))
 
@@ -250,7 +269,7 @@ def as_images(
             converted = np.concatenate(
                 [x[0] if isinstance(x, tuple) else x for x in explained_batches(converted)]
             )
-        rest = [values if hasattr(values, "shape") else np.asarray(values) for values in rest]
+        rest = [_as_array(values) for values in rest]
         if rest and _is_label_column(rest[0]):  # as `keras.datasets` has labels
             rest[0] = rest[0][:, 0]
         return (converted, *rest[: len(rest) - _ends_in_weights(rest)])

@@ -9,7 +9,9 @@ NEGATIVE = ": labels below 0 mean unknown classes, as in a folder without class 
 
 
 def require_label_type(
-    labels: np.ndarray | tf.Tensor | tf.TensorSpec, num_classes: int | None = None, subset: str = ""
+    labels: np.ndarray | tf.Tensor | tf.TensorSpec | tf.RaggedTensorSpec,
+    num_classes: int | None = None,
+    subset: str = "",
 ) -> None:
     """Raises a `ValueError` unless labels are integers of shape (example,)."""
     shape = tf.TensorShape(labels.shape)
@@ -18,8 +20,8 @@ def require_label_type(
     if shape.rank not in (1, None) or "int" not in kind:
         way = "argmax(labels, axis=1) makes integers of one-hot rows, "
         way += "np.unique(labels, return_inverse=True)[1] of text or of numbers"
-        if (shape.rank or 0) > 2:
-            way = "measurements need one label for each image, not masks"
+        if (shape.rank or 0) > 2 or isinstance(labels, tf.RaggedTensorSpec):
+            way = "measurements need one label for each image, not masks or several labels"
         _refuse(num_classes, f"{subset} labels of shape {shape} and type {kind}: {way}")
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import keras
@@ -11,19 +11,17 @@ from keras import ops
 
 from vit_tf.common.backend import Tensor
 from vit_tf.features import recorder
-from vit_tf.features.layers import query_of
 from vit_tf.features.recorder import named_layers, split_weights
 
 FAR = 1e-3  # share of a layer's largest output, from which the weights are not what it used
+# Their layers are called `query`, `key` and `value`; several heads may share a key and a value.
+GroupQueryAttention: Any = cast(Any, keras.layers).GroupQueryAttention  # missing in Keras' stubs
+WITH_HEADS = (keras.layers.MultiHeadAttention, GroupQueryAttention)
 
 
 def attention_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """The Keras attention layers inside a model: dict from their path to the layer."""
-    return {
-        path: layer
-        for path, layer in named_layers(model)
-        if isinstance(layer, keras.layers.MultiHeadAttention)
-    }
+    """The Keras layers with heads of attention inside a model: dict from path to the layer."""
+    return {path: layer for path, layer in named_layers(model) if isinstance(layer, WITH_HEADS)}
 
 
 @keras.saving.register_keras_serializable("vit_tf")
@@ -32,43 +30,60 @@ class AttentionWeights(keras.layers.Layer):
 
         weights = softmax(query key^T / sqrt(channels of a head))
 
-    in float32, of queries and keys of shape (example, token, head, channel).
+    in float32, of queries and keys of shape (example, token, head, channel), or (example, row,
+    column, head, channel), whose tokens are those of the rows one after another. Where there are
+    fewer keys than heads, neighbouring heads share one.
     """
 
     def call(self, query: Tensor, key: Tensor) -> Tensor:
-        query, key = ops.cast(query, "float32"), ops.cast(key, "float32")
+        query, key = _tokens_in_a_row(query), _tokens_in_a_row(key)
+        key = ops.repeat(key, query.shape[2] // key.shape[2], axis=2)
         scores = ops.einsum("bqnh,bknh->bnqk", query, key) * query.shape[-1] ** -0.5
         return ops.softmax(scores, axis=-1)
 
 
-def computed_weights(model: keras.Model, taps: Iterable) -> dict[str, tuple]:
-    """`"PATH/weights"` of each Keras attention layer and call, to its taps of query and key."""
-    layers, sources = attention_layers(model), {}
+def _tokens_in_a_row(x: Tensor) -> Tensor:
+    """Queries, keys or values as float32 of shape (example, token, head, channel)."""
+    x = ops.cast(x, "float32")
+    return x if len(x.shape) == 4 else ops.reshape(x, (ops.shape(x)[0], -1, *x.shape[-2:]))
+
+
+def computed_weights(model: keras.Model, taps: Collection[str]) -> dict[str, tuple]:
+    """`"PATH/weights"` of each Keras attention layer and call, to its taps of query and key.
+
+    Layers that attend along some of their axes only, such as each row by itself, have none.
+    """
+    paths = {*attention_layers(model)}.difference(axial_layers(model))
+    sources = {}
     for tap in taps:
         match = re.fullmatch(r"(.*)/query((?:@\d+)?)", tap)
-        if match and match[1] in layers:
+        if match and match[1] in paths:
             path, call = match.groups()
             if f"{path}/weights{call}" not in taps:
                 sources[f"{path}/weights{call}"] = (tap, f"{path}/key{call}")
     return sources
 
 
-def grouped_queries(model: keras.Model, taps: Iterable[str]) -> dict[str, tuple]:
-    """Shapes of the queries whose values are among some taps, of grouped-query attention layers.
+def axial_layers(model: keras.Model) -> list[str]:
+    """Paths of the Keras attention layers that attend along some of their axes only."""
+    return [
+        path
+        for path, layer in attention_layers(model).items()
+        if isinstance(layer, keras.layers.MultiHeadAttention)
+        # Queries have axes of examples, heads and channels besides.
+        and len(layer.query_dense.equation.split("->")[1]) - 3 > len(layer.attention_axes)
+    ]
 
-    `model` may be a submodel, whose layers have longer paths than its taps.
-    """
-    layers = {
-        f"/{path}/value": layer
-        for path, layer in named_layers(model)
-        if isinstance(layer, cast(Any, keras.layers).GroupQueryAttention)
+
+def shared_values(model: keras.Model, paths: Mapping[str, str]) -> tuple[str, ...]:
+    """The taps of values that heads share; `paths` are from taps to those of their layers."""
+    shared = {
+        f"{path}/value"
+        for path, layer in attention_layers(model).items()
+        if isinstance(layer, GroupQueryAttention)
+        and layer.num_query_heads > layer.num_key_value_heads
     }
-    return {
-        query_of(tap): (None, layer.num_query_heads, layer.head_dim)
-        for tap in taps
-        for path, layer in layers.items()
-        if path.endswith("/" + tap.partition("@")[0])
-    }
+    return tuple(tap for tap, path in paths.items() if path in shared)
 
 
 class MaskedCalls:
@@ -79,6 +94,8 @@ class MaskedCalls:
 
     def __call__(self, path: str, layer: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         if path in self._layers:
+            if layer.get_config().get("sliding_window"):
+                self.paths.add(path)
             call = inspect.signature(keras.layers.MultiHeadAttention.call)
             given = call.bind(None, *args, **kwargs).arguments
             masks = {name: value for name, value in given.items() if name.endswith("_mask")}
@@ -86,13 +103,13 @@ class MaskedCalls:
                 self.paths.add(path)
 
 
-# What `MultiHeadAttention` computes its weights with; a subclass may have a rule of its own.
+# What these layers compute their weights with; a subclass may have a rule of its own.
 RULE = ("call", "_compute_attention", "_masked_softmax")
 
 
 def has_own_rule(layer: keras.layers.Layer) -> bool:
     """Whether a layer may compute its attention weights by another rule than Keras."""
-    base = keras.layers.MultiHeadAttention
+    base = next(kind for kind in WITH_HEADS if isinstance(layer, kind))
     return any(getattr(type(layer), r, None) is not getattr(base, r, None) for r in RULE)
 
 
@@ -120,9 +137,11 @@ def find_contradicted(
             return True
         query, key, value, output = (records[sites[tap]] for tap in (*inputs, output))
         weights = AttentionWeights(dtype="float32")(query, key)
-        heads = ops.einsum("bnqk,bknh->bqnh", weights, ops.cast(value, "float32"))
+        value = ops.repeat(value, query.shape[-2] // value.shape[-2], axis=-2)
+        heads = ops.einsum("bnqk,bknh->bqnh", weights, _tokens_in_a_row(value))
+        heads = ops.reshape(heads, (*query.shape[:-1], -1))
         returned = ops.cast(output, "float32")
-        off = ops.cast(layers[path].output_dense(heads), "float32") - returned
+        off = ops.cast(layers[path]._output_dense(heads), "float32") - returned
         return not float(ops.max(ops.abs(off))) <= FAR * float(ops.max(ops.abs(returned)))
 
     return [name for name in names if is_contradicted(name)]

@@ -108,7 +108,8 @@ class ModelFacts:
         class_names: names of the classes, in the order of the scores.
         pooled_tokens: positions of the tokens that the classification head uses.
         prefix_names: names of the prefix tokens, if the model has names for them.
-        reasons: dict from the name of a missing property to the reason, a sentence.
+        reasons: dict from what is missing ("grid", "layers", or a kind of layers that the model
+            `lacks`) to the reason, a sentence.
     """
 
     name: str
@@ -164,6 +165,9 @@ class Features(abc.ABC):
         "features that compute the scores from the layers whose gradients are taken, such as a "
         "submodel; a SavedModel does not provide these gradients"
     )
+
+    # Whether it can be run with edits, as functions, SavedModels and activations cannot.
+    is_editable = False
 
     def __init__(self, facts: ModelFacts) -> None:
         self.facts = facts
@@ -290,16 +294,17 @@ class Features(abc.ABC):
     def run_interventions(
         self, runs: Runs, layer: str, images: tf.Tensor, max_runs: int = 128
     ) -> tuple[Taps, tf.Tensor]:
-        """The layers without edits, and `layer` for each run with edits: (run, example, ...).
+        """The layers without edits, and `layer` for each run with edits: (run, example, ...)."""
+        raise NotImplementedError  # `require_editable` is asked before
 
-        Raises:
-            ValueError: for features that cannot be run with edits.
-        """
-        raise ValueError(
-            "Expected a model or a submodel, such as vit_tf.submodel(vit, '*/heads', 'logits'), "
-            f"which can be run with interventions. Received: {self.name!r}, "
-            f"{type(self).__name__}"
-        )
+    def require_editable(self) -> None:
+        """Raises a `ValueError` for features that cannot be run with edits."""
+        if not self.is_editable:
+            raise ValueError(
+                "Expected a model or a submodel, such as vit_tf.submodel(vit, '*/heads', "
+                f"'logits'), which can be run with interventions. Received: {self.name!r}, "
+                f"{type(self).__name__}"
+            )
 
     def split_at_last_layer(
         self, images: tf.Tensor, scores: str
@@ -352,10 +357,9 @@ def require_layers_of_kind(facts: ModelFacts, kind: str, block: str, detail: Det
         kind, facts.layers, facts.shapes, facts.structure, facts.grid, detail=detail, block=block
     )
     if not layers and kind != "scores":
-        raise ValueError(
-            f"{KINDS[kind].lacks.capitalize()} not found in {facts.name!r}: "
-            f"{facts.reasons.get('layers', 'specify layers=')}"
-        )
+        lacks = KINDS[kind].lacks
+        reason = facts.reasons.get(lacks) or facts.reasons.get("layers", "specify layers=")
+        raise ValueError(f"{lacks.capitalize()} not found in {facts.name!r}: {reason}")
     if kind != "scores":
         warn_of_missed_blocks(facts.name, facts.structure)
     return layers

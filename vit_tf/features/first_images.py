@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import format_list
-from vit_tf.features.features import Features
+from vit_tf.features.features import Features, ModelFacts
 from vit_tf.features.layers import Shape, grid_of_shapes, structure_of_outputs
 from vit_tf.features.tokens import TokenGrid
 
+LEAST_CHANGE = 0.1  # of a corner's token by its pixels, relative to the largest change
 NUM_SHOWN = 3  # images that show shapes; with one, an axis of examples may be any axis of size one
 
 
@@ -35,49 +36,65 @@ def observed_grid(
     graph = facts.structure if facts.layers else structure_of_outputs(tuple(shapes), shapes)
     size = (images.shape[1], images.shape[2])
     grid = grid_of_shapes(shapes, shapes, size, graph, patch_size, prefix)
-    return with_prefix_first(grid, features, shapes, images.shape[1:])
+    return confirmed_grid(grid, features, shapes, images.shape[1:])[0]
 
 
-def with_prefix_first(
+def confirmed_grid(
     grid: TokenGrid | None,
     features: Features,
     shapes: Mapping[str, Shape],
     image_shape: tuple[int | None, ...],
-) -> TokenGrid | None:
-    """An inferred grid; None with a warning if tokens without a position do not come first.
+) -> tuple[TokenGrid | None, dict[str, str]]:
+    """An inferred grid and {}; None, with a warning, and the reason if its positions are wrong.
 
-    Before the first layer of attention, the CLS token and registers are equal for any two images.
+    Before the first layer of attention, the CLS token and registers are equal for any two images,
+    and what changes in a corner of the image changes the token there. A layer that crops or pads
+    the image in front of the patches moves the tokens, and a model may have them in another order.
     """
-    if grid is None or not grid.prefix:
-        return grid
-    for layer, shape in shapes.items():
-        if len(shape) != 2 or shape[0] != grid.num_tokens:
-            continue
-        values = values_of_noise(features, [layer], image_shape)[layer]
-        if len(values) == 2:  # a table of positions, which a layer returns, has one row for both
+    if grid is None:
+        return None, {}
+    noise = noise_images(features.facts, image_shape)
+    # The third image differs from the first in the outermost pixels of three of its corners.
+    side = max(grid.stride // 4, 1)
+    ends = (slice(None, side), slice(-side, None))
+    third = noise[0].copy()
+    for rows, columns in ((0, 0), (0, 1), (1, 1)):
+        corner = ends[rows], ends[columns]
+        third[corner] = noise[1][corner]
+    images = np.stack([*noise, third])
+    maps = [layer for layer, x in shapes.items() if x[:-1] == (grid.rows, grid.columns)]
+    sequences = [layer for layer, x in shapes.items() if x[:-1] == (grid.num_tokens,)]
+    # The first layer on the grid whose tokens vary; a table of positions has one row for all.
+    for layer in sequences or maps:
+        values = np.asarray(features.select([layer]).compute(tf.constant(images))[layer])
+        if len(values) == 3 and (values[0] != values[1]).any():
             break
     else:
-        return grid
+        return grid, {}
+    values = values.reshape(3, grid.num_tokens, -1).astype(np.float64)
     is_constant = np.all(values[0] == values[1], axis=-1)
-    if is_constant[: grid.prefix].all() or not is_constant[grid.prefix :].any():
-        return grid
+    changes = np.abs(values[2] - values[0]).max(axis=-1)[grid.prefix :]
     numbers = np.flatnonzero(is_constant).tolist()
-    warnings.warn(
-        f"No token grid is inferred for {features.name!r}: measurements expect prefix tokens "
-        f"first, but the tokens {format_list(list(map(str, numbers)))} of {grid.num_tokens} are "
-        "the same for all images",
-        stacklevel=6,
-    )
-    return None
+    if len(numbers) == grid.prefix and not is_constant[: grid.prefix].all():
+        reason = (
+            f"the tokens {format_list(numbers)} of {grid.num_tokens} do not depend on the image, "
+            "so they are prefix tokens, but measurements need prefix tokens to come first"
+        )
+    elif changes[[0, grid.columns - 1, -1]].min() <= LEAST_CHANGE * changes.max():
+        reason = (
+            f"its tokens or positions are not those of a grid of {grid.rows} x {grid.columns} "
+            "patches of the image, row by row: the model crops or pads the image first, or has "
+            "them in another order"
+        )
+    else:
+        return grid, {}
+    warnings.warn(f"No token grid is inferred for {features.name!r}: {reason}", stacklevel=6)
+    return None, {"grid": reason}
 
 
-def values_of_noise(
-    features: Features, layers: Sequence[str], image_shape: tuple[int | None, ...]
-) -> dict[str, np.ndarray]:
-    """Layers for two images of noise."""
-    dtype = features.facts.input_dtype or "float32"
+def noise_images(facts: ModelFacts, image_shape: tuple[int | None, ...]) -> np.ndarray:
+    """Two images of noise that a model takes; sides of unknown length are one pixel."""
+    dtype = facts.input_dtype or "float32"
     low, high = (0, 256) if "int" in dtype else (-1, 1)
     sizes = [2, *(size or 1 for size in image_shape)]
-    noise = np.random.default_rng(0).uniform(low, high, sizes).astype(dtype)
-    taps = features.select(layers).compute(tf.constant(noise))
-    return {layer: np.asarray(taps[layer]) for layer in layers}
+    return np.random.default_rng(0).uniform(low, high, sizes).astype(dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, cast
 
 import keras
@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 from keras.layers import Conv2D
 
-from vit_tf.common.names import match
+from vit_tf.common.names import format_list, match
 from vit_tf.features import edits, recorder
-from vit_tf.features.attention_weights import grouped_queries
+from vit_tf.features.attention_weights import axial_layers, shared_values
 from vit_tf.features.class_names import find_class_names
 from vit_tf.features.features import (
     ClassScores,
@@ -28,7 +28,7 @@ from vit_tf.features.features import (
     no_class_scores,
     require_layers_of_kind,
 )
-from vit_tf.features.first_images import values_of_noise, with_prefix_first
+from vit_tf.features.first_images import confirmed_grid, noise_images
 from vit_tf.features.input_range import find_preprocessing
 from vit_tf.features.layers import (
     Detail,
@@ -54,12 +54,15 @@ class KerasFeatures(Features):
     all layers, from which those of a kind can be selected.
     """
 
+    is_editable = True
+
     def __init__(
         self,
         source: keras.Model,
         facts: ModelFacts,
         scores: Scores | None = None,
-        infer_grid: Callable[[Sequence[str]], TokenGrid | None] | None = None,
+        infer_grid: Callable[[Sequence[str]], tuple[TokenGrid | None, dict[str, str]]]
+        | None = None,
         *,
         is_whole: bool = False,
     ) -> None:
@@ -146,7 +149,8 @@ class KerasFeatures(Features):
     def with_grid_of_layers(self) -> Features:
         if self._infer_grid is None:
             return self
-        return self.with_facts(grid=self._infer_grid(self.facts.layers))
+        grid, reasons = self._infer_grid(self.facts.layers)
+        return self.with_facts(grid=grid, reasons={**self.facts.reasons, **reasons})
 
     def select_kind(
         self, kind: str, block: str = "block00", detail: Detail = None
@@ -204,12 +208,17 @@ def keras_features(
     """
     if isinstance(model, TapModel):
         shapes = shapes_of_submodel(model)
-        structure = structure_of_outputs(model.taps, shapes)
+        # Values of attention layers are outputs inside of these, which a `Recorder` returns.
+        shared: list[str] = []
+        for layer in model.layers:
+            if isinstance(layer, recorder.Recorder):
+                paths = [path for path, _ in recorder.named_operations(layer.model)]
+                places = {tap: cast(recorder.Site, x)[0] for tap, x in layer.places.items()}
+                of_taps = {tap: paths[x] for tap, x in places.items() if x != recorder.MODEL}
+                shared += shared_values(layer.model, of_taps)
+        structure = replace(structure_of_outputs(model.taps, shapes), shared_values=tuple(shared))
         facts = replace(
-            declared_facts(model),
-            layers=model.taps,
-            shapes={**grouped_queries(model, model.taps), **shapes},
-            structure=structure,
+            declared_facts(model), layers=model.taps, shapes=shapes, structure=structure
         )
         return KerasFeatures(model, facts)
     described, declared = describe_taps(model), declared_facts(model)
@@ -222,8 +231,8 @@ def keras_features(
     # The trace of some models leaves the number of tokens open, which the image size decides.
     is_open = [tap for tap in described.graph.representations if None in described.shapes[tap]]
     if declared.image_size is not None and is_open:
-        values = values_of_noise(features, is_open, image_shape)
-        shapes = {tap: value.shape[1:] for tap, value in values.items()}
+        values = features.select(is_open).compute(tf.constant(noise_images(facts, image_shape)))
+        shapes = {tap: tuple(value.shape[1:]) for tap, value in values.items()}
         facts = replace(facts, shapes=described.shapes | shapes)
 
     # The first convolution may cut the image into patches that are not square.
@@ -235,23 +244,30 @@ def keras_features(
         and first.strides[0] != first.strides[1]
     )
 
-    def infer_grid(layers: Sequence[str], graph: ModelGraph | None = None) -> TokenGrid | None:
-        if sizes is None or (not patch_size and has_oblong_patches):
-            return None
-        inferred = grid_of_shapes(
-            layers,
-            facts.shapes,
-            sizes,
-            graph,
-            patch_size,
-            prefix,
-            model_layers=described.graph.representations,
-        )
-        return with_prefix_first(inferred, features, facts.shapes, image_shape)
+    @cache
+    def confirm(grid: TokenGrid | None) -> tuple[TokenGrid | None, dict[str, str]]:
+        return confirmed_grid(grid, features, facts.shapes, image_shape)
 
-    inferring = None if declared.grid else infer_grid
-    grid = declared.grid or infer_grid(described.names, described.graph)
-    facts = replace(facts, grid=grid, is_grid_inferred=declared.grid is None)
+    def infer_grid(
+        layers: Sequence[str], graph: ModelGraph | None = None
+    ) -> tuple[TokenGrid | None, dict[str, str]]:
+        if sizes is None or (not patch_size and has_oblong_patches):
+            return None, {}
+        model_layers = described.graph.representations
+        inferred = grid_of_shapes(
+            layers, facts.shapes, sizes, graph, patch_size, prefix, model_layers
+        )
+        return confirm(inferred)
+
+    inferring, reasons = None, {}
+    if axial := axial_layers(model):
+        reasons["attention weights"] = f"{format_list(axial)} attend along some of their axes only"
+    if declared.grid is None:
+        inferring = infer_grid
+        grid, reasons_for_grid = infer_grid(described.names, described.graph)
+        reasons |= reasons_for_grid
+        facts = replace(facts, grid=grid, is_grid_inferred=True)
+    facts = replace(facts, reasons=reasons)
     if described.scores.tap and described.scores.is_head:
         scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))
         facts = replace(facts, scores=scores)

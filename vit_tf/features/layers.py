@@ -6,7 +6,6 @@ all use `layers_of`. It decides by the names, shapes and structure of a model, i
 
 import fnmatch
 import itertools
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -218,19 +217,8 @@ def _heads(model: _Model) -> list[str]:
     """The outputs of heads; of Keras' attention layers the values, which they are means of."""
     values = model.matching("*/value", "*/value@*")
     values = [tap for tap in values if len(model.shapes.get(tap, ())) == 3]
-    values = [tap for tap in values if not is_shared_by_heads(tap, model.shapes)]
+    values = [tap for tap in values if tap not in model.graph.shared_values]
     return model.matching("*/heads", "*/heads@*") or values
-
-
-def is_shared_by_heads(tap: str, shapes: Mapping[str, Shape]) -> bool:
-    """Whether a tap holds values that several heads share, as in grouped-query attention."""
-    query = shapes.get(query_of(tap), ()) if is_part(tap, "value") else ()
-    return len(query) == 3 and query[1] != shapes[tap][1]
-
-
-def query_of(value: str) -> str:
-    """The tap of the queries of an attention layer whose values are a tap."""
-    return re.sub(r"value(@\d+)?$", r"query\1", value)
 
 
 def _block_heads(model: _Model) -> list[str]:
@@ -378,7 +366,8 @@ def pruned_counts(grid: TokenGrid, shapes: Iterable[Shape]) -> list[int]:
 
     Models with stages, each on a grid of its own, have more channels where they have fewer tokens;
     models that prune or merge tokens do not. Empty if the layers of the same width have all tokens
-    of the grid, and a few prefix tokens. The last layer may pool them to a few.
+    of the grid, and a few prefix tokens, or end with all tokens of the largest grid, as models of
+    several scales do. The last layer may pool them to a few.
     """
     sequences = [cast(tuple[int, int], s) for s in shapes if len(s) == 2 and None not in s]
     sequences = [shape for shape in sequences if shape[0] > 1]
@@ -387,7 +376,9 @@ def pruned_counts(grid: TokenGrid, shapes: Iterable[Shape]) -> list[int]:
         *others, last = counts
         kept = others if last <= MOST_PREFIX_TOKENS and last not in others else counts
         most = grid.num_spatial + max(MOST_PREFIX_TOKENS, grid.prefix)
-        if grid.num_tokens in counts and not all(grid.num_spatial <= n <= most for n in kept):
+        is_restored = bool(kept) and kept[-1] == grid.num_tokens == max(counts)
+        is_kept = is_restored or all(grid.num_spatial <= count <= most for count in kept)
+        if grid.num_tokens in counts and not is_kept:
             return list(dict.fromkeys(counts))
     return []
 

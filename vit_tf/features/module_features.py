@@ -24,7 +24,14 @@ from vit_tf.torch_models.execution import (
     with_gradients,
 )
 from vit_tf.torch_models.expectations import fixed_size, num_image_channels
-from vit_tf.torch_models.module import Array, TorchModule, Trace, as_array, is_inside_a_module
+from vit_tf.torch_models.module import (
+    Array,
+    Layout,
+    TorchModule,
+    Trace,
+    as_array,
+    is_inside_a_module,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -54,6 +61,7 @@ class TorchFeatures(Features):
     ):
         # `select` returns the names of the layers, and what they are called in a trace.
         self.model, self._select, self._facts = model, select, facts
+        self.is_editable = model.is_editable
         self._graph: tuple[Array, dict, dict] | None = None
 
     @cached_property
@@ -153,10 +161,8 @@ class TorchFeatures(Features):
             results = self.model.values(batch, list(layers.values()), edited)
             return [results[name] for name in layers.values()]
 
-        results = _numpy_function(run, [images, *replaced.values()], len(layers))
-        for (_, name), result in zip(layers.items(), results, strict=True):
-            layout = trace.layouts[name]
-            result.set_shape((images.shape[0] if layout.has_examples else None, *layout.shape))
+        layouts = [trace.layouts[name] for name in layers.values()]
+        results = _numpy_function(run, [images, *replaced.values()], layouts)
         return dict(zip(layers, results, strict=True))
 
     def __call__(self, images: Array | tf.Tensor) -> dict:
@@ -195,11 +201,9 @@ class TorchFeatures(Features):
             values = self.model.values(batch, names)
             return [values[name] for name in names]
 
-        values = _numpy_function(run, [images], len(names))
+        values = _numpy_function(run, [images], [trace.layouts[name] for name in names])
         outputs: dict[str, tf.Tensor] = {}
         for name, value in zip(names, values, strict=True):
-            layout = trace.layouts[name]
-            value.set_shape((images.shape[0] if layout.has_examples else None, *layout.shape))
             outputs[name] = self._differentiable(name, value, images, outputs, names)
         return {layer: outputs[name] for layer, name in layers.items()}
 
@@ -219,18 +223,19 @@ class TorchFeatures(Features):
         def identity(value: tf.Tensor, *tensors: tf.Tensor) -> tuple[tf.Tensor, Callable]:
             def gradient(upstream: tf.Tensor) -> list[tf.Tensor | None]:
                 direct = self._direct_sources(name, tuple(images.shape[1:]), names)
+                if not direct:
+                    return [None] * (1 + len(sources))
+                results = tf.numpy_function(
+                    lambda batch, up: self._backward(batch, name, up, direct, names),
+                    [images, upstream],
+                    [tf.float32] * len(direct),
+                    stateful=False,
+                )
+                gradients = dict(zip(direct, tf.nest.flatten(results), strict=True))
                 by_name = dict(zip(sources, tensors, strict=True))
-                gradients = {}
-                if direct:
-                    results = _numpy_function(
-                        lambda batch, up: self._backward(batch, name, up, direct, names),
-                        [images, upstream],
-                        len(direct),
-                    )
-                    gradients = dict(zip(direct, results, strict=True))
                 for source, result in gradients.items():
                     result.set_shape(by_name[source].shape)
-                return [None, *(gradients.get(source) for source in sources)]
+                return [None, *map(gradients.get, sources)]
 
             return tf.identity(value), gradient
 
@@ -249,19 +254,9 @@ class TorchFeatures(Features):
         # A value depends on the images and on what was computed before it.
         order = list(leaves)
         candidates = {source: leaves[source] for source in order[: order.index(name)]}
-        try:
-            gradients = torch.autograd.grad(
-                value.sum(), list(candidates.values()), allow_unused=True, retain_graph=True
-            )
-        except RuntimeError as error:
-            if "checkpoint" not in f"{type(error).__name__} {error}".lower():
-                raise
-            # It runs parts of the module again, where the values before them are not replaced.
-            raise ValueError(
-                f"Gradients need a module without gradient checkpointing, which {self.name} "
-                f"uses before {name!r}. Switch it off: set_grad_checkpointing(False) in timm, "
-                "gradient_checkpointing_disable() in transformers."
-            ) from error
+        gradients = torch.autograd.grad(
+            value.sum(), list(candidates.values()), allow_unused=True, retain_graph=True
+        )
         return [s for s, g in zip(candidates, gradients, strict=True) if g is not None]
 
     @with_gradients()
@@ -331,13 +326,17 @@ def input_shape_of(
 
 
 def _numpy_function(
-    function: Callable[..., list[Array]], arguments: list[tf.Tensor], num_results: int
+    function: Callable[..., list[Array]], arguments: list[tf.Tensor], layouts: Sequence[Layout]
 ) -> list[tf.Tensor]:
-    """The results of a function of arrays, as float32 tensors."""
+    """The results of a function of a batch, as float32 tensors of the shapes of their layouts."""
     import tensorflow as tf
 
-    results = tf.numpy_function(function, arguments, [tf.float32] * num_results, stateful=False)
-    return list(results) if isinstance(results, list | tuple) else [results]
+    types = [tf.float32] * len(layouts)
+    results = tf.nest.flatten(tf.numpy_function(function, arguments, types, stateful=False))
+    for result, layout in zip(results, layouts, strict=True):
+        count = arguments[0].shape[0] if layout.has_examples else None
+        result.set_shape((count, *layout.shape))
+    return results
 
 
 def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> dict[str, str]:
@@ -345,45 +344,31 @@ def select_layers(model: TorchModule, trace: Trace, patterns: Sequence[str]) -> 
 
     A pattern without a slash matches names of submodules. If some of them have as many parts as
     the pattern, only these match: "blocks.*" matches the blocks and not the layers inside of them.
-    The name of the dropout after attention weights matches the weights of fused attention, which
-    does not call that dropout.
     """
-    aliases = {}
-    for path, module in model.module.named_modules():
-        weights = trace.attention_sites.get(path.rpartition(".")[0])
-        is_dropout = isinstance(module, torch.nn.Dropout | torch.nn.Identity)
-        is_attention = path.endswith(("attn_drop", "attention_dropout", "attn_dropout"))
-        if path not in trace.layouts and weights and is_dropout and is_attention:
-            aliases[path] = weights
     kinds = {path: type(module).__name__ for path, module in model.module.named_modules()}
-    ran = list(trace.layouts)
-    inside = [name for name in ran if is_inside_a_module(name)]
-    submodules = [*dict.fromkeys([*(n for n in ran if n not in inside), *kinds])]
-    submodules = [name for name in submodules if name not in ("", *MODEL_VALUES)]
-    names: list[str] = []
+    inside = [name for name in trace.layouts if is_inside_a_module(name)]
+    submodules = dict.fromkeys([*trace.layouts, *kinds])
+    submodules = [name for name in submodules if name not in ("", *MODEL_VALUES, *inside)]
+    names: set[str] = set()
     for pattern in patterns:
         if pattern in MODEL_VALUES:
-            names.append(pattern)
+            names.add(pattern)
         elif "/" in pattern:
-            names += match([pattern], inside)
+            names |= {*match([pattern], inside)}
         else:
             matched = match([pattern], submodules)
-            as_deep = [name for name in matched if name.count(".") == pattern.count(".")]
-            names += as_deep or matched
-    recorded = [name for name in names if name in trace.layouts or name in aliases]
-    absent = [name for name in names if name not in recorded]
-    if not recorded:
+            as_deep = {name for name in matched if name.count(".") == pattern.count(".")}
+            names |= as_deep or {*matched}
+    absent = sorted(names - trace.layouts.keys())
+    if not names & trace.layouts.keys():
         raise ValueError(
             f"These submodules of {model.name} do not run, or return no tensor: "
             f"{format_list([f'{name} ({kinds.get(name)})' for name in absent])}"
         )
-    absent = [name for name in absent if kinds.get(name) not in CONTAINERS]
-    if absent:
+    if absent := [name for name in absent if kinds.get(name) not in CONTAINERS]:
         warnings.warn(
             f"Submodules of {model.name} that do not run or return no tensor are left out: "
             f"{format_list(absent)}",
             stacklevel=2,
         )
-    place = {name: index for index, name in enumerate(ran)}
-    layers = {name: aliases.get(name, name) for name in recorded}
-    return dict(sorted(layers.items(), key=lambda pair: place[pair[1]]))
+    return {name: name for name in trace.layouts if name in names}

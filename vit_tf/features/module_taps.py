@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import dataclass
 
 import torch
 
-from vit_tf.common.names import is_part, match, unknown_name
+from vit_tf.common.names import format_list, is_part, lookup
 from vit_tf.features.class_names import NUM_IMAGENET, imagenet_names
 from vit_tf.features.features import ClassScores, ModelFacts
 from vit_tf.features.module_features import input_shape_of, select_layers
@@ -85,6 +86,11 @@ class ModuleTaps:
         if isinstance(self.model, TracedModule) and self.names == (SCORES,):
             reasons["layers"] = (
                 "PyTorch does not show the layers of torch.jit.script: measure the module itself"
+            )
+        if changed := self.trace.changed_weights:
+            reasons["attention weights"] = (
+                f"{format_list(changed)} change the softmax before it weights the values, as "
+                "talking heads do, so its values are not the weights of one head"
             )
         return ModelFacts(
             name=self.model.name,
@@ -215,25 +221,14 @@ def select_taps(
 ) -> dict[str, str]:
     """Taps by name and by patterns, in the order of computation, and their names in a trace."""
     sources = tap_sources(trace)
-    named_taps = set()
-    for name in names:
-        if name not in sources:
-            raise unknown_name("layer", name, list(sources))
-        named_taps.add(name)
-    layers = {name: sources[name] for name in named_taps}
+    layers = {name: lookup("layer", name, sources) for name in names}
     # Taps that are not named as submodules share the first part of their names with such a tap.
     sites = {tap.split("/")[0] for tap, name in sources.items() if tap != name}
     sites |= {EMBEDDING, SCORES, OUTPUT}
     grammar_taps = [tap for tap in sources if tap.split("/")[0] in sites]
     for pattern in patterns:
-        try:
-            matched = match([pattern], grammar_taps) if grammar_taps else []
-        except ValueError:
-            matched = []
-        layers |= (
-            {tap: sources[tap] for tap in matched}
-            if matched
-            else select_layers(model, trace, [pattern])
-        )
+        matched = fnmatch.filter(grammar_taps, pattern)
+        of_grammar = {tap: sources[tap] for tap in matched}
+        layers |= of_grammar or select_layers(model, trace, [pattern])
     place = {name: index for index, name in enumerate(trace.layouts)}
     return dict(sorted(layers.items(), key=lambda pair: place[pair[1]]))

@@ -34,6 +34,7 @@ class PreprocessedFeatures(Features):
             replace(inner.facts, preprocessing=preprocessing.framing(), integer_images=False)
         )
         self.inner, self._own_preprocessing = inner, preprocessing
+        self.is_editable = inner.is_editable
         self._scale, self._shift = _scale_and_shift(preprocessing)
 
     @property

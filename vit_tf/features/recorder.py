@@ -60,8 +60,8 @@ class _CallOfFunction(keras.layers.Layer):
 
 
 # Parts of the name of a site that is not the output of a layer: the first argument of the layer's
-# call, that of its own activation, and the position of the model itself.
-INPUT, ACTIVATION, MODEL = "input", "activation", -1
+# call, that of its own activation, its attention weights, and the position of the model itself.
+INPUT, ACTIVATION, WEIGHTS, MODEL = "input", "activation", "weights", -1
 ARGUMENTS = (INPUT, ACTIVATION)
 
 
@@ -375,6 +375,9 @@ class _Watched:
         self._activation = cast(Callable[[Tensor], Tensor], vars(layer).get("activation"))
         self._position, self._keep, self._watch = position, keep, watch
         self._with_inputs, self._number = with_inputs, 0
+        # `Attention` has one head, whose weights it returns if it is asked to.
+        attention = keras.layers.Attention
+        self._returns_weights = isinstance(layer, attention) and type(layer).call is attention.call
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != self._thread:  # another thread uses the model meanwhile
@@ -385,7 +388,13 @@ class _Watched:
             self._watch(args, kwargs)
         if self._with_inputs and args and hasattr(args[0], "shape"):
             args = self._keep((self._position, number, INPUT), args[0]), *args[1:]
-        result = self._call(*args, **kwargs)
+        if self._returns_weights:
+            both = self._call(*args, **kwargs | {"return_attention_scores": True})
+            weights = both[1] if len(both[1].shape) > 3 else both[1][:, None]
+            self._keep((self._position, number, WEIGHTS), weights)
+            result = both if kwargs.get("return_attention_scores") else both[0]
+        else:
+            result = self._call(*args, **kwargs)
         leaves, is_edited = [], False
         for path, leaf in tree.flatten_with_path(result):
             kept = leaf

@@ -21,12 +21,14 @@ class ModelGraph:
         scores: the tap that holds the output of the model; None if it is unknown.
         num_repeated: number of blocks of one class, if it exceeds the number of representations;
             otherwise 0.
+        shared_values: taps of values that several heads share, as in grouped-query attention.
     """
 
     representations: tuple[str, ...]
     blocks: tuple[str, ...]
     scores: str | None = None
     num_repeated: int = 0
+    shared_values: tuple[str, ...] = ()
 
     @classmethod
     def from_names(cls, taps: Sequence[str]) -> "ModelGraph":

@@ -1,6 +1,7 @@
 """Taps: named intermediate outputs of our own models and of any other Keras model."""
 
 import json
+import math
 import os
 import re
 import warnings
@@ -19,9 +20,11 @@ from vit_tf.features.attention_weights import (
     AttentionWeights,
     MaskedCalls,
     attention_layers,
+    axial_layers,
     computed_weights,
     find_contradicted,
     has_own_rule,
+    shared_values,
 )
 from vit_tf.features.input_range import find_preprocessing
 from vit_tf.features.keras_structure import TERMS, graph_of, graph_of_taps, residual_terms
@@ -209,6 +212,10 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
     if any(p.endswith((LOGITS, LOG_ODDS)) or p == "output" for p in patterns):
         scores = find_scores(model)
         scores = None if scores.tap in ("", *traced) else scores
+    if (axial := axial_layers(model)) and any(is_part(x, "weights") for x in patterns):
+        warnings.warn(
+            f"Attention along some of the axes only is left out: {format_list(axial)}", stacklevel=3
+        )
     # What is computed from layers is matched only by patterns that ask for it.
     chosen: set[str] = set()
     for pattern in patterns:
@@ -295,8 +302,9 @@ def with_class_scores(features: TapModel, tap: str) -> tuple[TapModel, Scores]:
 def _warn_of_inverted(model: keras.Model, scores: Any) -> None:
     if scores.is_inverted:
         warnings.warn(
-            f"The class scores of {model.name!r} before its {scores.activation} are not found: "
-            f"{scores.tap!r} is the logarithm of its probabilities, also for gradients",
+            f"{model.name!r} computes its {scores.activation} inside a layer, so the scores before "
+            f"it cannot be read: {scores.tap!r} is the logarithm of the probabilities, and "
+            "gradients are those of this logarithm",
             stacklevel=4,
         )
 
@@ -357,11 +365,13 @@ def describe_taps(model: keras.Model) -> ModelTaps:
         first, last = (traced[source].shape[1:] for source in (sources[0], sources[-1]))
         if len(sources) == 1:
             shapes[tap] = last
-        elif len(first) == 3:  # (head, query, key)
-            shapes[tap] = (first[1], first[0], last[0])
+        else:  # of queries and keys (..., head, channel)
+            counts = [None if None in x else math.prod(cast(Any, x[:-2])) for x in (first, last)]
+            shapes[tap] = (first[-2], *counts)
     scores = find_scores(model)
     tap = scores.tap if scores.is_head else ""
-    graph = replace(graph_of_taps(model, traced), scores=tap or None)
+    shared = shared_values(model, {name: tap.path for name, tap in traced.items()})
+    graph = replace(graph_of_taps(model, traced), scores=tap or None, shared_values=shared)
     return ModelTaps(tuple(shapes), shapes, graph, model, scores)
 
 

@@ -19,7 +19,7 @@ from vit_tf.features.features import (
     no_class_scores,
     require_layers_of_kind,
 )
-from vit_tf.features.first_images import with_prefix_first
+from vit_tf.features.first_images import confirmed_grid
 from vit_tf.features.layers import (
     Detail,
     grid_of_shapes,
@@ -140,10 +140,10 @@ def module_features_of(
             stacklevel=5,
         )
         grid = None
-    grid = with_prefix_first(
-        grid, ModuleFeatures(described, described.facts(None)), shapes, described.image_shape
-    )
-    return ModuleFeatures(described, replace(described.facts(grid), is_grid_inferred=True))
+    facts = replace(described.facts(None), is_grid_inferred=True)
+    features = ModuleFeatures(described, facts)
+    grid, reasons = confirmed_grid(grid, features, shapes, described.image_shape)
+    return features.with_facts(grid=grid, reasons={**facts.reasons, **reasons})
 
 
 def module_features(module: torch.nn.Module, patterns: Sequence[str]) -> ModuleFeatures:

@@ -181,8 +181,7 @@ class Execution(TorchFunctionMode):
         self._batch_size = 0
         # The last result of one of `PROBABILITIES`, what it was computed from, and its name.
         self._activation: tuple[Tensor, Tensor, str] | None = None
-        # From the paths of submodules that attend to the names of their weights.
-        self.attention_sites: dict[str, str] = {}
+        self.attending: set[str] = set()  # paths of submodules that weight values by a softmax
         # Several vectors that the module returns, none of which has a usual name.
         self.vectors: dict[str, Tensor] = {}
 
@@ -334,7 +333,7 @@ class Execution(TorchFunctionMode):
             path = path.rpartition(".")[0]
         block = next((outer for outer in reversed(self._stack) if outer in self._blocks), None)
         site = path if block is None else f"{block}/attention"
-        self.attention_sites.setdefault(path, f"{site}/weights")
+        self.attending.add(path)
         result = self.named(f"{site}/{what}", by_head)
         return value if result is by_head else result.reshape(shape)
 

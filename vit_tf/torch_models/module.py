@@ -62,8 +62,8 @@ class Trace:
     layouts: dict[str, Layout]  # by name, in the order of computation
     classes: dict[str, str]  # names of the classes of the submodules that run
     structure: Structure = field(default_factory=Structure)
-    # From the paths of submodules that attend to the names of their weights.
-    attention_sites: dict[str, str] = field(default_factory=dict)
+    # Submodules whose softmax is changed before it weights the values, as by talking heads.
+    changed_weights: tuple[str, ...] = ()
     # From several vectors that the module returns, none of which is known to be the class scores,
     # to the names of the values that they are, "" for none.
     vectors: dict[str, str] = field(default_factory=dict)
@@ -74,6 +74,8 @@ NOTHING = Trace({}, {})
 
 class TorchModule:
     """A PyTorch module that is run as inference, and left as it was."""
+
+    is_editable = True  # whether values inside it can be replaced
 
     def __init__(self, module: torch.nn.Module, size: tuple[int, int] | None = None):
         # `size` is the (height, width) of the images, where it is not that of the module.
@@ -193,6 +195,7 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
             raise ValueError(_refusal(model, image_shape, error)) from error
         shapes = {call.path: call.output.shape for call in calls if call.output is not None}
         structure = find_structure(calls, flow)
+        attending = dict.fromkeys(x.path for x in flow.operations if x.attends)
         sources = {call.path: call.source for call in calls}
         source = sources.get(structure.entrance or "")
         if structure.entrance and source is not None:
@@ -219,8 +222,10 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         for output, vector in execution.vectors.items()
         if len(execution.vectors) > 1
     }
-    sites = execution.attention_sites
-    return Trace(layouts, classes, structure, sites, returned)
+    # A softmax may be a submodule of its own.
+    read = execution.attending
+    changed = tuple(path for path in attending if not {path, path.rpartition(".")[0]} & read)
+    return Trace(layouts, classes, structure, changed, returned)
 
 
 def _refusal(model: TorchModule, image_shape: tuple[int, ...], error: Exception) -> str:

@@ -32,6 +32,8 @@ def as_model(module: torch.nn.Module, size: tuple[int, int] | None = None) -> To
 class TracedModule(TorchModule):
     """A traced module, of which the outputs of submodules are read, without gradients or edits."""
 
+    is_editable = False
+
     def values(
         self, images: Array, names: Sequence[str], edited: Mapping[str, Array] | None = None
     ) -> dict[str, Array]:

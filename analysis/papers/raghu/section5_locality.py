@@ -1,6 +1,7 @@
 """Raghu et al. 2021, section 5 and appendix C: attention distance and receptive fields."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -181,11 +182,6 @@ def local_heads_resemble(subsets: xr.Dataset) -> Estimate:
     return descriptive(rank_correlation(both), "Subsets that share heads are not a sample")
 
 
-def relative_distance(distance: xr.DataArray) -> np.ndarray:
-    """Attention distances of shape (layer, head) relative to uniform attention."""
-    return expect_array(distance, ("layer", "head")).values / uniform_distance(distance)
-
-
 def uniform_distance(distance: xr.DataArray) -> float:
     """The attention distance of uniform attention on the same grid."""
     expect_array(distance, ("layer", "head"))
@@ -220,7 +216,9 @@ FIGURE_3 = Figure(
     quantities=[early_reach, last_reach],
     overview=Overview(
         "Attention distance",
-        lambda distance: relative_distance(distance).mean(axis=1),
+        lambda distance: (
+            expect_array(distance, ("layer", "head")).values / uniform_distance(distance)
+        ).mean(axis=1),
         "relative to uniform",
     ),
 )
@@ -282,9 +280,7 @@ def branch_field_of(model: StudyModel) -> Measurement:
 
 
 def _part(model: StudyModel, analysis: str, taps: Sequence[str]) -> Measurement:
-    def make(fields: xr.DataArray) -> xr.DataArray:
-        return select_fields(fields, taps)
-
+    make = partial(select_fields, layers=taps)
     return task(analysis, model, make, inputs=(fields_of(model),))
 
 
@@ -339,7 +335,9 @@ def branch_fields(branch: xr.DataArray, total: xr.DataArray) -> Estimate:
     Share of the centre patch in the receptive field of an attention branch minus its share after
     the skip is added, averaged over the upper half of the sublayers.
     """
-    places = [_attention_sites(field) for field in (branch, total)]
+    # The positions of the attention sublayers among the layers, by site.
+    names = [[x.rpartition("/")[0] for x in layer_names(field)] for field in (branch, total)]
+    places = [{x: at for at, x in enumerate(each) if x.endswith("attention")} for each in names]
     sites = [site for site in places[0] if site in places[1]]
     if not sites:
         raise ValueError(
@@ -388,12 +386,6 @@ def early_size(field: xr.DataArray) -> Estimate:
     lower half of the layers.
     """
     return _lower_size(field)
-
-
-def _attention_sites(fields: xr.DataArray) -> dict[str, int]:
-    """The attention sublayers among the layers: dict from site to position."""
-    sites = [name.rpartition("/")[0] for name in layer_names(fields)]
-    return {site: at for at, site in enumerate(sites) if site.endswith("attention")}
 
 
 FIGURE_6 = Figure(

@@ -254,7 +254,6 @@ FIGURE_9_BY_LAYER = FIGURE_9.variant(
     measure=localization_by_depth,
     draw=plot_localization_by_layer,
     name="localization-depth-{model}",
-    show="analysis.plots.plot_localization_by_layer",
     title="Localization of tokens by layer",
 )
 
@@ -353,12 +352,6 @@ def summary_probes_of(model: StudyModel) -> Measurements | None:
             SUMMARIES["all"]: ridge_probe_of(model),
         }
     return {words: ridge_probe_of(model, tokens) for tokens, words in SUMMARIES.items()}
-
-
-def mean_probe_of(model: StudyModel) -> Measurement | Measurements:
-    """Accuracy of probes on the mean over all tokens or positions, labelled by seed."""
-    measurement = ridge_probe_of(model)
-    return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
 
 
 @claim(
@@ -572,7 +565,6 @@ FIGURE_11_LEFT = Figure(
     results="ridge_probe_tokens",
     draw=plot_token_probes,
     name="ridge-probe-tokens",
-    show="analysis.plots.plot_token_probes",
     title="Linear-probe accuracy on single tokens",
     caption=(
         "Each point is the mean test accuracy of linear probes on single tokens of a layer, one "
@@ -599,7 +591,6 @@ FIGURE_11_RIGHT = FIGURE_11_LEFT.variant(
     results="ridge_probe ridge_probe_first ridge_probe_rest",
     draw=plot_probe_variants,
     name="ridge-probe-variants",
-    show="analysis.plots.plot_probe_variants",
     title="Linear-probe accuracy by token pooling",
     caption=(
         "Test accuracy of linear probes; the line style shows the token or mean that they are "
@@ -616,7 +607,7 @@ FIGURE_13 = Figure(
     chapter=PROBES,
     shows="linear-probe accuracy by layer and seed",
     models=together("vit", "gap", "resnet", "mixer", "larger", "seed"),
-    measure=mean_probe_of,
+    measure=ridge_probe_of,
     results="ridge_probe",
     draw=plot_probes,
     name="ridge-probe",

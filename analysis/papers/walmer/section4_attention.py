@@ -40,7 +40,6 @@ from ..vocabulary import (
     Estimate,
     Figure,
     Measurement,
-    Measurements,
     SharedPass,
     Statistic,
     StudyModel,
@@ -98,12 +97,6 @@ def unit_distance(mean: xr.Dataset, pixels: xr.DataArray) -> xr.DataArray:
     side = (pixels.attrs["rows"] - 1) * pixels.attrs["stride"]
     rest = np.asarray(pixels.attrs["leave_one_out"]) / side
     return distance.assign_attrs(leave_one_out=rest, examples=pixels.attrs["examples"])
-
-
-def unit_distance_by_seed(model: StudyModel) -> Measurement | Measurements:
-    """Attention distance of every head on a unit square, labelled by seed."""
-    measurement = unit_distance_of(model)
-    return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
 
 
 @claim(
@@ -399,7 +392,7 @@ FIGURE_4 = Figure(
     chapter=LOCALITY,
     shows="attention distance by layer",
     models=together("vit", "gap", "larger", "masked", "seed"),
-    measure=unit_distance_by_seed,
+    measure=unit_distance_of,
     results="unit_distance",
     draw=plot_mean_distance,
     name="attention-distance-depth",

@@ -288,19 +288,15 @@ def _above_chance(task: xr.Dataset, untrained: xr.Dataset) -> Estimate:
             "Expected scores of the same layers and data. "
             f"Received: shapes {scores.shape} and {fresh.shape}"
         )
-    chances = [fresh.mean("layer").values, *_scores_of_positions(task)]
-    return mean_over(scores.mean("layer").values - max(chances, key=np.mean), over)
-
-
-def _scores_of_positions(task: xr.Dataset) -> list[np.ndarray]:
-    """Scores (unit,) of the first mask or the keypoint's own position, in a list; or none."""
+    chances = [fresh.mean("layer").values]
+    # Those of the keypoint's own position, or of the first mask.
     if "pck_in_place" in task:
         place = task["pck_in_place"].sel(average="point").sel(threshold=0.1, method="nearest")
-        return [place.values]
-    if "region_in_place" in task:
+        chances.append(place.values)
+    elif "region_in_place" in task:
         score = (task["region_in_place"] + task["boundary_in_place"]) / 2
-        return [score.groupby("video").mean().values]
-    return []
+        chances.append(score.groupby("video").mean().values)
+    return mean_over(scores.mean("layer").values - max(chances, key=np.mean), over)
 
 
 def _before_last(task: xr.Dataset) -> Estimate:

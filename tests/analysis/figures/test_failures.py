@@ -15,12 +15,13 @@ from study_models import study_model_of
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine.failures import NO_MEMORY, explain
 from vit_tf.analysis.explorer import exploration, exploration_results
-from vit_tf.analysis.figures import measure, rendering
+from vit_tf.analysis.figures import measure
 from vit_tf.analysis.figures.data import Data
 from vit_tf.analysis.figures.figure import Figure, Overview, Picture, Selection, each
 from vit_tf.analysis.figures.measure import quantity, task
 from vit_tf.analysis.papers.chapters import LOCALITY, STRUCTURE
 from vit_tf.analysis.papers.raghu import RAGHU
+from vit_tf.analysis.report import rendering
 from vit_tf.analysis.report.assemble import write_figures
 from vit_tf.analysis.report.drawing import Drawer, draw
 from vit_tf.analysis.statistics.claims import NotTested, Tested, claim

@@ -232,7 +232,7 @@ def test_mistakes_are_told(vit, data, measure, taps, options, words):
 
 
 def test_features_that_are_no_submodel_and_labels_of_other_classes_are_refused(vit, data):
-    with pytest.raises(ValueError, match="a submodel that returns the scores"):
+    with pytest.raises(ValueError, match="which can be run with interventions"):
         analysis.head_ablation(lambda images: {"logits": images}, data)
     heads = vit_tf.submodel(vit, "block00/*/heads", "logits")
     with pytest.raises(ValueError, match="integer labels"):

@@ -86,8 +86,8 @@ def test_errors_name_the_layer(rng):
     small = numbers(16, 16).concatenate(numbers(3, 16)).concatenate(numbers(16, 16))
     flat = features_of({"block00": np.full((32, 3), 0.1)})
     for arguments, words in [
-        ((good, numbers(3, 16)), "at least 4 images.*one of 3"),
-        ((good, small), "at least 4 images.*one of 3"),
+        ((good, numbers(3, 16)), "at least 4 images.*a batch of 3"),
+        ((good, small), "at least 4 images.*a batch of 3"),
         ((good, data, flat), "constant layers: block00$"),
         ((features_of({"x": x, "broken": broken}), data), "finite.*broken"),
     ]:

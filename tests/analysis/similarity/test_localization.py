@@ -134,7 +134,7 @@ def broken(batch):
             "different token grids.*'a'.*'b'",
         ),
         (lambda x: {"pooled": x[:, 0, 0]}, {}, "'pooled' of shape"),
-        (mixed, {"images": noise(np.random.default_rng(0), 3)}, "at least 4 images.*one of 3"),
+        (mixed, {"images": noise(np.random.default_rng(0), 3)}, "at least 4 images.*a batch of 3"),
         (mixed, {"images": np.full((16, 8, 12, 2), np.nan)}, "finite.*image 0"),
     ],
 )

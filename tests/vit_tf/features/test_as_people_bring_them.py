@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import vit_tf
@@ -101,11 +102,11 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_data_of_torch_is_read_as_arrays_are(form, images):
+@pytest.mark.parametrize(("form", "batch_size"), [*((form, 4) for form in FORMS), ("pairs", None)])
+def test_data_of_torch_is_read_as_arrays_are(form, batch_size, images):
     tensors, labels = torch.from_numpy(np.moveaxis(images, -1, 1).copy()), [0, 1, 2, 0, 1, 2]
     examples = [FORMS[form](x, y) for x, y in zip(tensors, labels, strict=True)]
-    loader = torch.utils.data.DataLoader(examples, batch_size=4)
+    loader = torch.utils.data.DataLoader(examples, batch_size=batch_size)
     torch.manual_seed(0)
     module = Plain().eval()
     expected = vit_tf.extract_features(module, images, layers="conv")["conv"]
@@ -115,6 +116,17 @@ def test_data_of_torch_is_read_as_arrays_are(form, images):
         right = analysis.ridge_probe(module, (images, labels), (images, labels), layers="conv")
         probed = analysis.ridge_probe(module, loader, loader, layers="conv")
         np.testing.assert_allclose(probed, right, atol=1e-6)
+
+
+def test_several_labels_for_an_image_are_refused(images):
+    rows = [[0], [1, 2], [0]] * 2
+    ragged = tf.ragged.constant(rows)
+    for labels in (rows, ragged):
+        with pytest.raises(ValueError, match=r"one label for each image, .* 6 rows of different"):
+            analysis.mistakes(Plain(), (images, labels))
+    batches = tf.data.Dataset.from_tensor_slices((images, ragged)).ragged_batch(3)
+    with pytest.raises(ValueError, match="not masks or several labels"):
+        analysis.mistakes(Plain(), batches)
 
 
 def test_a_map_style_dataset_of_torch_and_other_containers(images):
@@ -145,3 +157,57 @@ def test_a_sequential_model_that_its_first_call_has_built_is_measured():
     np.testing.assert_allclose(features["pooled"], right, rtol=1e-5)
     scores = vit_tf.submodel(model, "dense*")(images)  # with the weights of the model
     np.testing.assert_allclose(*scores.values(), model.layers[3](right), rtol=1e-5)
+
+
+class Talking(nn.Module):
+    """Attention whose heads are mixed after the softmax or not, as in CaiT."""
+
+    def __init__(self, is_mixed):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.mix = nn.Linear(2, 2) if is_mixed else None
+
+    def forward(self, x):
+        q, k, v = (
+            f(x).unflatten(-1, (2, 4)).transpose(1, 2) for f in (self.query, self.key, self.value)
+        )
+        weights = (q @ k.mT / 2).softmax(-1)
+        if self.mix:
+            weights = self.mix(weights.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return x + (weights @ v).transpose(1, 2).flatten(2)
+
+
+def talking_vit(is_mixed):
+    torch.manual_seed(0)
+    patches = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Flatten(2))
+    tokens = type("Tokens", (nn.Module,), {"forward": lambda self, x: x.mT})()
+    pool = type("Pool", (nn.Module,), {"forward": lambda self, x: x.mean(1)})()
+    return nn.Sequential(
+        patches, tokens, Talking(is_mixed), Talking(is_mixed), pool, nn.Linear(8, 4)
+    )
+
+
+def test_weights_that_are_mixed_between_heads_are_refused_by_name(images):
+    with pytest.raises(ValueError, match=r"weights not found .*2, 3 change the softmax"):
+        analysis.attention_distance(talking_vit(True), images)
+    plain = talking_vit(False)
+    found = vit_tf.submodel(plain, "2/attention/weights")(images)["2/attention/weights"]
+    with torch.no_grad():
+        x = plain[1](plain[0](torch.from_numpy(np.moveaxis(images, -1, 1).copy())))
+        q, k = (f(x).unflatten(-1, (2, 4)).transpose(1, 2) for f in (plain[2].query, plain[2].key))
+        expected = (q @ k.mT / 2).softmax(-1).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_functions_are_refused_before_the_first_pass(images):
+    calls = []
+
+    def function(x):
+        calls.append(x)
+        return {"block": keras.ops.reshape(x, (-1, 16, 48)), "logits": x[:, 0, 0]}
+
+    labels = np.arange(6) % 3
+    for measure in (analysis.head_ablation, analysis.concept_erasure, analysis.token_ablation):
+        with pytest.raises(ValueError, match="can be run with interventions"):
+            measure(function, (images, labels))
+    assert len(calls) <= 9  # what class scores it returns was tried, and no pass was made

@@ -13,6 +13,7 @@ from vit_tf.features.attention_weights import (
     computed_weights,
     find_contradicted,
 )
+from vit_tf.features.conversion import features_of
 from vit_tf.features.recorder import find_taps
 
 
@@ -198,3 +199,55 @@ def test_a_subclassed_model_of_a_dict_is_refused_in_one_line():
     model({"image": np.zeros((2, 4), "float32")})
     with pytest.raises(ValueError, match=r"only input is images\. Received: .*'image'"):
         submodel(model, "*")
+
+
+WITH_SCORES = {
+    "grouped queries": ((6, 8), lambda: keras.layers.GroupQueryAttention(4, 6, 2, name="layer")),
+    "one head": ((6, 8), lambda: keras.layers.Attention(use_scale=True, name="layer")),
+    "one additive head": ((6, 8), lambda: keras.layers.AdditiveAttention(name="layer")),
+    "a map": (
+        (3, 4, 8),
+        lambda: keras.layers.MultiHeadAttention(2, 4, attention_axes=(1, 2), name="layer"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_SCORES)
+def test_weights_are_those_that_the_layer_returns(kind, rng):
+    shape, make = WITH_SCORES[kind]
+    keras.utils.set_random_seed(0)
+    layer, tokens = make(), keras.Input(shape)
+    is_single = isinstance(layer, keras.layers.Attention)
+
+    def attend(x, **options):
+        return layer([x, x], **options) if is_single else layer(x, x, **options)
+
+    features = submodel(keras.Model(tokens, keras.layers.Dense(3)(attend(tokens))), "*/weights")
+    values = rng.normal(size=(3, *shape)).astype("float32")
+    output, expected = attend(values, return_attention_scores=True)
+    count = int(np.prod(shape[:-1]))
+    found = features(values)["layer/weights"]
+    np.testing.assert_allclose(found, np.reshape(expected, (3, -1, count, count)), atol=1e-6)
+    np.testing.assert_allclose(np.sum(found, axis=-1), 1, atol=1e-6)
+    if is_single:
+        np.testing.assert_allclose(output, found[:, 0] @ values, atol=1e-6)
+
+
+def test_attention_along_one_axis_is_refused_by_name():
+    x = keras.Input((3, 4, 8))
+    layer = keras.layers.MultiHeadAttention(2, 4, attention_axes=2, name="rows")
+    model = keras.Model(x, layer(x, x))
+    with (
+        pytest.warns(UserWarning, match="axes only is left out: rows"),
+        pytest.raises(ValueError, match="Unknown layer or pattern"),
+    ):
+        submodel(model, "*/weights")
+    with pytest.raises(ValueError, match=r"weights not found .* rows attend along some"):
+        features_of(model, "attention")
+
+
+def test_a_sliding_window_is_a_mask():
+    x = keras.Input((6, 8))
+    layer = keras.layers.GroupQueryAttention(4, 4, 2, sliding_window=2, name="layer")
+    with pytest.warns(UserWarning, match="without the mask"):
+        submodel(keras.Model(x, layer(x, x)), "*/weights")

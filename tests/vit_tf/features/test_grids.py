@@ -190,6 +190,7 @@ GRIDS_OF_LENGTHS = {
     "class attention": ([(17, 8), (17, 8), (1, 8), (1, 8)], TokenGrid(4, 4, 1, 8)),
     "pooled to 3 tokens": ([(16, 8), (16, 8), (3, 8)], TokenGrid(4, 4, 0, 8)),
     "stages": ([(64, 8), (64, 8), (16, 16), (16, 16), (4, 32)], TokenGrid(2, 2, 0, 16)),
+    "several scales": ([(65, 8), (17, 8), (5, 8), (65, 8), (3, 8)], TokenGrid(8, 8, 1, 4)),
     "stages with merged patches": (
         [(64, 8), (16, 32), (16, 16), (4, 64), (4, 32)],
         TokenGrid(2, 2, 0, 16),
@@ -272,3 +273,55 @@ def test_attention_distance_of_a_model_that_prunes_tokens_is_refused(rng):
     weights = weights[:, :, 1:, 1:] / weights[:, :, 1:, 1:].sum(-1, keepdims=True)
     expected = (weights * grid.distances()).sum(-1).mean((0, 2))
     np.testing.assert_allclose(found.values[0], expected, rtol=1e-4)
+
+
+def _tokens_behind(first, order=(1, 2, 3)):
+    """A model of patches behind a layer, whose axes of rows and columns may be exchanged."""
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    images = keras.Input((32, 32, 3))
+    x = layers.Permute(order)(layers.Conv2D(8, 4, 4)(first(images)))
+    x = layers.Reshape((-1, 8))(x)
+    y = layers.LayerNormalization()(x)
+    x = layers.Add(name="sum")([x, layers.MultiHeadAttention(2, 4, name="attention")(y, y)])
+    return keras.Model(images, layers.Dense(3)(layers.GlobalAveragePooling1D()(x)))
+
+
+MOVED = {
+    "crop": (keras.layers.CenterCrop(16, 16), (1, 2, 3)),
+    "another crop": (keras.layers.Cropping2D(8), (1, 2, 3)),
+    "padding": (keras.layers.ZeroPadding2D(16), (1, 2, 3)),
+    "slice": (keras.layers.Lambda(lambda x: x[:, 8:24, 8:24]), (1, 2, 3)),
+    "columns first": (keras.layers.Identity(), (2, 1, 3)),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_tokens_that_are_moved_have_no_grid(name, rng):
+    model = _tokens_behind(*MOVED[name])
+    noise = rng.uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+    with pytest.warns(UserWarning, match="crops or pads the image first"):
+        facts = analysis.features_of(model).facts
+    assert facts.grid is None and "another order" in facts.reasons["grid"]
+    with pytest.warns(UserWarning, match="crops or pads"), pytest.raises(ValueError, match="grid="):
+        analysis.attention_distance(model, noise)
+
+
+@pytest.mark.parametrize("size", [16, 32, 64])
+def test_tokens_of_the_whole_image_keep_their_grid(size):
+    facts = analysis.features_of(_tokens_behind(keras.layers.Resizing(size, size))).facts
+    assert facts.grid == TokenGrid(size // 4, size // 4, 0, 128 // size)
+
+
+def test_a_cropped_map_is_not_enlarged_to_the_image(rng):
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    images = keras.Input((32, 32, 3))
+    x = layers.Conv2D(8, 4, 4, activation="relu", name="maps")(layers.CenterCrop(16, 16)(images))
+    model = keras.Model(images, layers.Dense(3)(layers.GlobalAveragePooling2D()(x)))
+    noise = rng.uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+    with (
+        pytest.warns(UserWarning, match="crops or pads the image first"),
+        pytest.raises(ValueError, match="cannot be enlarged to the image"),
+    ):
+        analysis.grad_cam(model, noise, 0, layers="maps")

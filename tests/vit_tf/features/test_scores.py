@@ -138,7 +138,7 @@ def test_scores_that_cannot_be_read_are_computed_from_probabilities(end):
     model = functional(lambda x: end(x if isinstance(end, Head) else dense()(x)))
     scores = find_scores(model)
     assert scores.is_inverted
-    with pytest.warns(UserWarning, match="is the logarithm of its probabilities"):
+    with pytest.warns(UserWarning, match="is the logarithm of the probabilities"):
         values = vit_tf.submodel(model, scores.tap)(IMAGES)[scores.tap]
     np.testing.assert_allclose(softmax(np.asarray(values)), returned(model), atol=1e-6)
 
@@ -146,7 +146,7 @@ def test_scores_that_cannot_be_read_are_computed_from_probabilities(end):
 def test_the_mean_of_two_classifiers():
     two = [layers.Dense(4, "softmax", name=name) for name in "ab"]
     model = functional(lambda x: layers.Average()([head(x) for head in two]))
-    with pytest.warns(UserWarning, match="is the logarithm of its probabilities"):
+    with pytest.warns(UserWarning, match="is the logarithm of the probabilities"):
         values = vit_tf.submodel(model, find_scores(model).tap)(IMAGES)
     (z,) = values.values()
     np.testing.assert_allclose(softmax(np.asarray(z)), returned(model), atol=1e-6)
