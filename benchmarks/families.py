@@ -268,7 +268,7 @@ def torch_row(name: str, module: Any, pattern: str) -> str:
     from vit_tf.torch_models.traced import as_model
 
     module.eval()
-    size = as_model(module).image_shape()
+    size = as_model(module).image_shape
     images = np.random.default_rng(0).normal(size=(2, *size)).astype(np.float32)
     expected: dict[str, np.ndarray] = {}
 

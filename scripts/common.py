@@ -369,18 +369,18 @@ def given(options: Options, names: Iterable[str]) -> dict[str, Any]:
 
 def require_names(options: Options) -> None:
     """Raises a `ValueError` for a model, data or a file of the options that does not exist."""
-    from vit_tf.checkpoints.released import require_known_model
     from vit_tf.data.names import require_known_data
 
     values = vars(options)
-    # Only `train` has a --model that is a kind of model, and no --import.
-    models = values.get("models") or [values.get("model")] if "imports" in values else []
-    for source in filter(None, models):
-        if is_remote(source) or source.startswith("timm:"):
-            continue
-        if source.endswith(".keras"):
-            require_existing_file(source, "Model file")
-        require_known_model(os.path.expanduser(source))
+    if "imports" in values:  # `train` has a --model that is a kind of model
+        from vit_tf.checkpoints.released import require_known_model
+
+        for source in filter(None, values.get("models") or [values.get("model")]):
+            if is_remote(source) or source.startswith("timm:"):
+                continue
+            if source.endswith(".keras"):
+                require_existing_file(source, "Model file")
+            require_known_model(os.path.expanduser(source))
     # A module of the user's may add a data set to those of TFDS.
     if values.get("data") and not values.get("imports"):
         require_known_data(options.data, options.data_dir)

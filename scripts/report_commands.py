@@ -169,7 +169,7 @@ def subset_sizes(options: Options, description: Description) -> dict[str, int]:
 
 def measured_sizes(options: Options, description: Description, split: str) -> dict[str, int]:
     """Number of images of a split to measure, as a dict; one batch where its size is unknown."""
-    from vit_tf.data.equal_batches import BATCH_SIZE
+    from vit_tf.data.batches import BATCH_SIZE
 
     counts = description.num_examples
     available = sum(counts.values()) if split == "all" else counts.get(split)
@@ -189,7 +189,7 @@ def read_data(
         field_batch_size,
         num_field_images,
     )
-    from vit_tf.data.equal_batches import BATCH_SIZE
+    from vit_tf.data.batches import BATCH_SIZE
     from vit_tf.data.pipeline import TooFewImages
 
     classes = common.chosen_classes(options)

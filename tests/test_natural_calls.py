@@ -19,7 +19,7 @@ from vit_tf import analysis
 from vit_tf.analysis.engine.store import fingerprint
 from vit_tf.analysis.engine.stream import evaluate
 from vit_tf.data.any_images import as_images
-from vit_tf.data.equal_batches import RANDOM
+from vit_tf.data.batches import RANDOM
 from vit_tf.scripts import cli
 
 

@@ -11,11 +11,8 @@ from vit_tf.common.names import format_list, unknown_name
 from vit_tf.data.batches import explained_batches
 from vit_tf.features.features import Features, ScoreKind, Taps
 
-from .stream import first_batch
-
 # Classes by name or position, one or several; those that are predicted for None.
 ClassesLike: TypeAlias = int | str | Sequence[int | str] | None
-NUM_SHOWN = 8  # images on which a model shows how many classes it scores
 MAX_CLASSES = 5  # that are explained where none are given
 ONE_SCORE = (
     "Expected scores of two or more classes, or one sigmoid output, the probability of the second "
@@ -106,12 +103,6 @@ def require_scores(taps: Taps, scores: str, classes: Iterable[int]) -> int:
             f"Expected classes to be integers from 0 to {shape[1] - 1}. Received: {classes}"
         )
     return shape[1]
-
-
-def num_scored_classes(features: Features, images: tf.data.Dataset, scores: str) -> int:
-    """The number of classes that a tap of features scores, for a few of the images."""
-    taps = features(tf.cast(first_batch(images)[:NUM_SHOWN], tf.float32))
-    return require_scores(taps, scores, [0])
 
 
 def class_probabilities(scores: tf.Tensor, kind: ScoreKind) -> tf.Tensor:

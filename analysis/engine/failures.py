@@ -1,10 +1,8 @@
 """What fails does not end a report: words for its reader, and tracebacks of bugs for the log."""
 
-import linecache
 import logging
 import re
 import traceback
-from types import TracebackType
 
 from vit_tf.common.errors import error_message, is_tensorflow_error
 
@@ -60,10 +58,5 @@ def _is_raised_on_purpose(error: ValueError) -> bool:
     """Whether it is about a value given, and not an operation on arrays that do not fit."""
     if "Expected" in str(error):
         return True
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return False
-    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-    return line.lstrip().startswith("raise ")
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and (frames[-1].line or "").startswith("raise ")

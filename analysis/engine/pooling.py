@@ -217,18 +217,13 @@ def pool(
     `tokens=None` selects the CLS token of sequences that have prefix tokens, the mean of the
     spatial tokens of other sequences, and the mean over all positions of a map.
     """
-    _require_tokens(tokens)
+    require_word(ALL if tokens is None else tokens, POOLED)
     of_sequence = CLS if grid is None or grid.prefix else SPATIAL
     pooled = {}
     for layer, values in taps.items():
         word = tokens or (of_sequence if values.shape.rank == 3 else ALL)
         pooled[layer] = _mean_of_tokens(tokens_of(layer, values, word, grid))
     return pooled
-
-
-def _require_tokens(tokens: str | None) -> None:
-    if tokens is not None:
-        require_word(tokens, POOLED)
 
 
 def pooled_statistic(tokens: str | None = None, grid: TokenGrid | None = None) -> Statistic[Pooled]:
@@ -241,7 +236,7 @@ def pooled_statistic(tokens: str | None = None, grid: TokenGrid | None = None) -
         ValueError: if `tokens` is unknown, if the labels are not integers of shape (example,), or,
             at the end of the pass, if features are not finite.
     """
-    _require_tokens(tokens)
+    require_word(ALL if tokens is None else tokens, POOLED)
 
     def step(images: tf.Tensor, labels: tf.Tensor, taps: Taps) -> dict[str, Any]:
         require_label_type(labels)

@@ -24,8 +24,7 @@ from vit_tf.data.any_images import (
     size_of_floats,
     with_channel_axis,
 )
-from vit_tf.data.batches import explained_batches
-from vit_tf.data.equal_batches import BATCH_SIZE, IN_ORDER, RANDOM, batch_arrays
+from vit_tf.data.batches import BATCH_SIZE, IN_ORDER, RANDOM, batch_arrays, explained_batches
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
 from vit_tf.features.conversion import (
     LayerSelection,
@@ -42,7 +41,7 @@ from vit_tf.features.preprocessed import with_own_preprocessing
 from vit_tf.torch_models import is_torch_module
 from vit_tf.training.evaluation import match_classes, require_classes_of
 
-from .class_scores import num_scored_classes
+from .class_scores import require_scores
 from .stream import first_batch
 from .traces import keep
 
@@ -246,7 +245,8 @@ def require_same_classes(features: Features, images: Batches, requested: str | N
     `requested` is the layer of the class scores, if the caller names it.
     """
     if getattr(images, "class_names", None):
-        num_classes = num_scored_classes(features, images, score_layer(features, requested))
+        taps = features(tf.cast(first_batch(images)[:1], tf.float32))
+        num_classes = require_scores(taps, score_layer(features, requested), [0])
         require_classes_of(features.facts.class_names or None, num_classes, images)
 
 

@@ -168,11 +168,11 @@ def expect_variable(result: object, name: str, dims: Sequence[str]) -> xr.DataAr
 
 def expect_results(results: object) -> dict[str, Any]:
     """Return a dict from label to result, not an empty one, or raise a `ValueError`."""
-    if not isinstance(results, dict):
-        wanted = "Expected at least one result, as a dict from label to result"
-        raise ValueError(f"{wanted}. Received: {describe_result(results)}")
-    if not results:
-        raise ValueError("Expected at least one result. Received: {}")
+    if not isinstance(results, dict) or not results:
+        received = "{}" if isinstance(results, dict) else describe_result(results)
+        raise ValueError(
+            f"Expected at least one result, as a dict from label to result. Received: {received}"
+        )
     return results
 
 

@@ -15,8 +15,7 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.data.any_images import ImagesLike
-from vit_tf.data.batches import explained_batches, require_finite_length
-from vit_tf.data.equal_batches import IN_ORDER, batch_arrays
+from vit_tf.data.batches import IN_ORDER, batch_arrays, explained_batches, require_finite_length
 from vit_tf.data.preprocessing import (
     check_dtype,
     check_values,

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import join_words
-from vit_tf.data.equal_batches import BATCH_SIZE, BatchRule, batch_arrays
+from vit_tf.data.batches import BATCH_SIZE, BatchRule, batch_arrays
 from vit_tf.data.files import digest_files
 from vit_tf.data.labels import count_classes, require_label_type, require_labels
 
@@ -61,7 +61,7 @@ class Data:
     reasons: dict[str, str] = field(default_factory=dict)
 
     @cached_property
-    def _made(self) -> dict[str, Any]:
+    def _made(self) -> dict[Any, Any]:
         return {}
 
     def has(self, name: str) -> bool:
@@ -78,22 +78,20 @@ class Data:
             self._made[name] = self.optional[name]()
         return self._made[name]
 
-    def num_images(self, name: str) -> int:
-        """The number of images of a field, in whole batches; 0 if it is not known."""
-        num_batches = self.num_batches(name)
-        if not num_batches:
-            return 0
-        return num_batches * len(tf.nest.flatten(next(iter(getattr(self, name))))[0])
-
-    def num_batches(self, name: str) -> int:
-        """The number of batches of a field; 0 if it is not known."""
+    def batches(self, name: str) -> tuple[int, int]:
+        """The number of batches of a field and the images of the first; (0, 0) if not known."""
         images: Any = None if name in self.optional else getattr(self, name, None)
-        return max(0, int(images.cardinality())) if isinstance(images, tf.data.Dataset) else 0
+        count = int(images.cardinality()) if isinstance(images, tf.data.Dataset) else 0
+        if count <= 0:
+            return 0, 0
+        # The first batch is read once, since reading decodes images.
+        if ("batch", name) not in self._made:
+            self._made["batch", name] = len(tf.nest.flatten(next(iter(images)))[0])
+        return count, self._made["batch", name]
 
     def batches_of_copies(self, name: str) -> int | None:
         """How many batches of the test images an untrained copy is shown; None for all."""
-        batches = self.num_batches(name) if name == "test" else 0
-        size = self.num_images(name) // batches if batches else 0
+        batches, size = self.batches(name) if name == "test" else (0, 0)
         most = max(COPY_BATCHES, COPY_IMAGES // size, -(-batches // 2)) if size else 0
         return most if most < batches else None
 

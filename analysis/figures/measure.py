@@ -7,6 +7,7 @@ over images starts when all measurements that share it are ready, so images are 
 
 import inspect
 import logging
+import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -367,7 +368,7 @@ def _describe_cost(schedule: Sequence["Pass"], data: Data) -> str:
     measurements = [m for together in schedule for m in together.every_measurement]
     is_copy = {model.name: bool(model.original_key) for m in measurements for model in m.models}
     reading = [reads for together in schedule if (reads := together.measurements[0].reads)]
-    largest = max(map(data.num_images, dict.fromkeys(reading)), default=0)
+    largest = max((math.prod(data.batches(reads)) for reads in {*reading}), default=0)
     images = f" over up to {largest:,} images" if largest else ""
     copies = sum(is_copy.values())
     passes = "1 pass" if len(reading) == 1 else f"{len(reading)} passes"

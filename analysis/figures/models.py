@@ -627,7 +627,9 @@ def correct_of(
     result = load_result(path, key)
     if result is None:
         head = model.features.select([tap])
-        correct = correct_answers(cast(Any, lambda images: head(images)[tap]), data.test)
+        # As in every pass of a measurement, AutoGraph converts nothing.
+        score = tf.autograph.experimental.do_not_convert(lambda images: head(images)[tap])
+        correct = correct_answers(cast(Any, score), data.test)
         result = xr.DataArray(correct, dims="example", name="correct")
         result = store_result(result, path, key, {"model": model.name})
     return cast(xr.DataArray, result).values.astype(bool), ""

@@ -14,7 +14,7 @@ import xarray as xr
 
 from vit_tf import TokenGrid, edits
 from vit_tf.common.names import format_list
-from vit_tf.data.equal_batches import split_batches
+from vit_tf.data.batches import split_batches
 from vit_tf.data.labels import batch_labels, require_counted
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf import TokenGrid
-from vit_tf.data.equal_batches import split_batches
+from vit_tf.data.batches import split_batches
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features
 from vit_tf.features.layers import Detail
@@ -74,14 +74,9 @@ def plan_windows(height: int, width: int, size: int, patch: int) -> list[Window]
     """The windows of `size` pixels that cover an image, row by row.
 
     Windows that would exceed the image are moved back, so that they overlap the windows before. A
-    token is taken from the first window that contains it.
+    token is taken from the first window that contains it. All sizes are multiples of the patch, as
+    those of `dense_size` are, and the image is at least as large as a window.
     """
-    if size % patch or height % patch or width % patch or min(height, width) < size:
-        raise ValueError(
-            "Expected the image's height and width to be at least size, and all three to be "
-            f"multiples of the patch. Received: height={height}, width={width}, size={size}, "
-            f"patch={patch}"
-        )
     rows, columns = _window_starts(height, size, patch), _window_starts(width, size, patch)
     return [Window(*row, *column) for row, column in itertools.product(rows, columns)]
 

@@ -16,7 +16,7 @@ import xarray as xr
 
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import ImagesLike, as_images, is_raw
-from vit_tf.data.equal_batches import BatchRule
+from vit_tf.data.batches import BatchRule
 from vit_tf.data.preprocessing import Preprocessing, check_values
 from vit_tf.features.conversion import ModelLike, facts_of, name_models
 from vit_tf.features.features import ModelFacts

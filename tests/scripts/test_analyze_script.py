@@ -18,7 +18,7 @@ from vit_tf.analysis.figures import models
 from vit_tf.analysis.figures.data import TEST_RULE, batch_size_of
 from vit_tf.analysis.figures.models import distinct, slug
 from vit_tf.analysis.report import assemble
-from vit_tf.data.equal_batches import RANDOM
+from vit_tf.data.batches import RANDOM
 from vit_tf.data.preprocessing import Preprocessing
 from vit_tf.features.conversion import as_features
 from vit_tf.features.layers import grid_of_shapes

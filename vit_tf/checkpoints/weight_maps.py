@@ -19,15 +19,14 @@ from einops import rearrange
 
 from vit_tf.checkpoints.archives import CheckpointFile, TensorInfo
 from vit_tf.common.names import format_list
-from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.data.preprocessing import (
+    CLIP as CLIP,
+    HALF as HALF,
+    IMAGENET as IMAGENET,
+    Preprocessing,
+)
 from vit_tf.features.tokens import TokenGrid
 
-HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-CLIP = {
-    "mean": (0.48145466, 0.4578275, 0.40821073),
-    "std": (0.26862954, 0.26130258, 0.27577711),
-}
 MOST_LAYERS = 1000
 CONSTANT_TOLERANCE = 0.01  # relative, of values that some files have in bfloat16
 QKV = ("query", "key", "value")

@@ -12,14 +12,16 @@ import tensorflow as tf
 
 from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import without_password
-from vit_tf.data.batches import SIZE_NEEDED, explained_batches, require_finite_length
-from vit_tf.data.equal_batches import (
+from vit_tf.data.batches import (
     BATCH_SIZE,
     IN_ORDER,
     RANDOM,
+    SIZE_NEEDED,
     BatchRule,
     batch_arrays,
     cut_examples,
+    explained_batches,
+    require_finite_length,
 )
 from vit_tf.data.files import is_remote
 from vit_tf.data.folder import ImageFiles, decode_file, scan
@@ -167,16 +169,14 @@ def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
 
 def _as_array(values: Any) -> Any:
     """Labels or annotations as an array; a ValueError for rows of different lengths."""
+    rows = values.to_list() if isinstance(values, tf.RaggedTensor) else values
     try:
-        rest = values if hasattr(values, "shape") else np.asarray(values)
-    except ValueError:  # NumPy has no arrays of such rows
-        rest = None
-    if rest is None or isinstance(rest, tf.RaggedTensor):
+        return rows if hasattr(rows, "shape") else np.asarray(rows)
+    except ValueError as error:  # NumPy has no arrays of such rows
         raise ValueError(
             "Expected one label for each image, in an array of shape (example,). Received: "
-            f"{type(values).__name__} of {len(list(values))} rows of different lengths"
-        )
-    return rest
+            f"{type(values).__name__} of {len(rows)} rows of different lengths"
+        ) from error
 
 
 def _from_torch(values: Any) -> Any:
@@ -279,9 +279,10 @@ def as_images(
         images = images if isinstance(images, list) else [images]
         return _from_list(images, preprocessing, rule)
     if not hasattr(images, "shape") or not hasattr(images, "dtype"):
+        hint = "; several models are one list: [model, other]" if callable(images) else ""
         raise ValueError(
             "Expected images to be an array, a PIL image, a path, a folder, a list of these, a "
-            f"DataLoader of PyTorch or a tf.data.Dataset. Received: {type(images).__name__}"
+            f"DataLoader of PyTorch or a tf.data.Dataset. Received: {type(images).__name__}{hint}"
         )
     if np.ma.is_masked(images) or tf.as_dtype(images.dtype).is_complex:
         received = "a masked array" if np.ma.is_masked(images) else f"complex type {images.dtype}"

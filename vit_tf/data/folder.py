@@ -77,7 +77,7 @@ class ImageFiles(Source):
         paths, labels = (column[indices] for column in self.splits[split])
         return tf.data.Dataset.from_tensor_slices((paths, labels))
 
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
+    def decoder(self, num_channels: int) -> Decoder:
         return FileDecoder(4 if num_channels == 4 else 3)
 
 

@@ -11,8 +11,7 @@ from tqdm.auto import tqdm
 
 from vit_tf.common.backend import leave_gpus_to_jax
 from vit_tf.common.names import lookup
-from vit_tf.data.batches import Shard, as_shard
-from vit_tf.data.equal_batches import BatchRule
+from vit_tf.data.batches import BatchRule, Shard, as_shard
 from vit_tf.data.folder import scan
 from vit_tf.data.imaging import AREA, CROP_DISTRIBUTIONS, CropArea
 from vit_tf.data.names import PHOTOGRAPHS, PHOTOGRAPHS_FOLDER, is_path

@@ -10,6 +10,13 @@ import numpy as np
 
 from vit_tf.common.names import lookup
 
+# Mean and standard deviation of the values in [0, 1] of public weights.
+HALF: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+CLIP: dict[str, Any] = {
+    "mean": (0.48145466, 0.4578275, 0.40821073),
+    "std": (0.26862954, 0.26130258, 0.27577711),
+}
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos3", "lanczos5")
 # The words that fields of `Preprocessing` may be.
 WORDS = {

@@ -18,6 +18,7 @@ from vit_tf.data.batches import (
     ResumableDataset,
     Shard,
     as_shard,
+    cut_examples,
     divided_by_batch,
     empty_batch,
     map_examples,
@@ -25,7 +26,6 @@ from vit_tf.data.batches import (
     select,
     without_autotune,
 )
-from vit_tf.data.equal_batches import cut_examples
 from vit_tf.data.imaging import CropArea, Framing, JointFraming, cut, framing_of
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 from vit_tf.data.source import Decoder, FastDecoder, Indices, Item, Source, is_contiguous
@@ -77,7 +77,7 @@ def read_batches(
         items = source.read_shuffled(split, indices, seed)
     else:
         items = source.read(split, indices)
-    decoder = source.decoder(items, preprocessing.num_channels)
+    decoder = source.decoder(preprocessing.num_channels)
     # Nothing fits into -1 bytes: then nothing is kept.
     may_cache = keep and (seed is None or len(indices) <= CACHE_EXAMPLES)
     examples, decoders = _plan(

@@ -125,7 +125,7 @@ class Source(ABC):
         """As `read`, for contiguous indices that are shuffled anew in each pass."""
         raise NotImplementedError(f"{type(self).__name__} has shuffles_files = False")
 
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
+    def decoder(self, num_channels: int) -> Decoder:
         """What decodes the items of `read`, for a model that takes so many channels."""
         return cast(Decoder, self)  # a source that is none has this method itself
 
@@ -234,8 +234,8 @@ class SourceView(Source):
         (part,), _ = self._select(split, indices)
         return self._source.read_shuffled(*part, seed)
 
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
-        return self._source.decoder(examples, num_channels)
+    def decoder(self, num_channels: int) -> Decoder:
+        return self._source.decoder(num_channels)
 
     def version(self) -> str:
         return self._source.version()

@@ -87,7 +87,7 @@ class TfdsSource(Source, Decoder):
             raise SizesDifferError(f"images of {self._name}")
         return self._feature.shape[:2]
 
-    def decoder(self, examples: tf.data.Dataset, num_channels: int) -> Decoder:
+    def decoder(self, num_channels: int) -> Decoder:
         feature = self._feature
         if feature.dtype == np.uint8 and len(feature.shape) == 3 and feature.shape[-1] == 3:
             return RgbDecoder(feature.shape, self._name)

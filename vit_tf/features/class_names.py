@@ -27,14 +27,10 @@ def find_class_names(model: object) -> tuple[str, ...]:
         return ()
     shape = model.output_shape
     is_classifier = isinstance(shape, tuple) and shape[1:] == (NUM_IMAGENET,)
-    return imagenet_names() if is_classifier and _is_application(model) else ()
-
-
-def _is_application(model: keras.Model) -> bool:
-    """Whether a model has the name that a function of `keras.applications` gives it."""
+    # The functions of `keras.applications` give their models their own names.
     name = re.sub(r"[^a-z0-9]", "", model.name.lower())
-    functions = (name for name in dir(keras.applications) if name[0].isupper())
-    return any(name.startswith(function.lower()) for function in functions)
+    functions = tuple(name.lower() for name in dir(keras.applications) if name[0].isupper())
+    return imagenet_names() if is_classifier and name.startswith(functions) else ()
 
 
 @cache

@@ -86,10 +86,8 @@ def select_features(
 
 def as_selection(layers: str | int | Sequence[str | int]) -> tuple[str | int, ...]:
     """Layers that a user selects as a flat tuple of names, patterns and positions."""
-    listed: list[Any] = list(layers) if isinstance(layers, Sequence | np.ndarray) else [layers]
-    if isinstance(layers, str):
-        listed = [layers]
     selected: list[str | int] = []
+    listed: Any = layers if isinstance(layers, list | tuple | np.ndarray) else [layers]
     for layer in listed:
         is_position = isinstance(layer, int | np.integer) and not isinstance(layer, bool)
         selected += [int(layer)] if is_position else as_patterns([layer])
@@ -104,13 +102,12 @@ def _layer_names(
     Positions count the layers that a measurement of the kind reads by default; -1 is the last.
     A block, as in `"block03"` or `"block_3"`, stands for those of these layers that lie in it.
     """
-    known = features.facts.layers
-    is_other = [isinstance(x, int) or not (set("*?[/") & set(x) or x in known) for x in layers]
-    if not any(is_other):
-        return tuple(cast(Sequence[str], layers))
-    defaults = features.select_kind(kind, block).facts.layers
     names: list[str] = []
-    for layer, other in zip(layers, is_other, strict=True):
+    for layer in layers:
+        if isinstance(layer, str) and (set("*?[/") & set(layer) or layer in features.facts.layers):
+            names.append(layer)
+            continue
+        defaults = features.select_kind(kind, block).facts.layers
         if isinstance(layer, int):
             if not defaults:
                 raise ValueError(
@@ -124,8 +121,7 @@ def _layer_names(
                 )
             names.append(defaults[layer])
             continue
-        within = [name for name in defaults if _words(name.split("/")[0]) == _words(layer)]
-        names += within if other and within else [layer]
+        names += [x for x in defaults if _words(x.split("/")[0]) == _words(layer)] or [layer]
     return tuple(names)
 
 
@@ -226,29 +222,16 @@ def own_name(model: ModelLike) -> str:
 def require_model(model: Any) -> None:
     """Raises a `ValueError` for what no measurement can be made of."""
     is_pipeline = type(model).__module__.startswith("transformers.pipelines.")
-    if not callable(model) or isinstance(model, type) or is_pipeline:
-        raise ValueError(
-            "Expected features to be a callable from images to {layer: tensor}, such as "
-            f"vit_tf.submodel(model, 'block*'). Received: {_describe(model)}"
-        )
-
-
-def _describe(model: Any) -> str:
-    """What was received in place of a model, in words."""
-    if isinstance(model, Mapping):
-        return "a dict; activations at hand are compared by cka({name: array})"
-    if hasattr(model, "shape"):
-        return (
-            f"an array of shape {tuple(model.shape)}; activations at hand are compared by "
-            "cka({name: array})"
-        )
-    if isinstance(model, type):
-        return f"the class {model.__name__} in place of a model: {model.__name__}(...)"
-    if hasattr(model, "model"):
-        return f"{type(model).__name__}, whose attribute model is one"
-    if isinstance(model, list | tuple) and any(map(callable, model)):
-        return (
-            f"{len(model)} models; a measurement takes one, and cka(model, images, other) and "
-            "last_layer_cka({name: model}, images) compare several"
-        )
-    return repr(model)
+    if callable(model) and not isinstance(model, type) and not is_pipeline:
+        return
+    received = repr(model)
+    if isinstance(model, Mapping) or hasattr(model, "shape"):
+        received = "activations at hand, which are compared by cka({name: array})"
+    elif isinstance(model, type):
+        received = f"the class {model.__name__} in place of a model: {model.__name__}(...)"
+    elif hasattr(model, "model"):
+        received = f"{type(model).__name__}, whose attribute model is one"
+    raise ValueError(
+        "Expected features to be a callable from images to {layer: tensor}, such as "
+        f"vit_tf.submodel(model, 'block*'). Received: {received}"
+    )

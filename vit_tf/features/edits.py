@@ -21,7 +21,7 @@ from vit_tf.features.submodels import TapModel, submodel
 from vit_tf.features.tokens import TokenGrid, prefix_names
 from vit_tf.torch_models import is_torch_module
 
-# What takes the place of a value: a function of it that returns the same shape and dtype.
+# From the value of a layer to a value of its shape and dtype, which takes its place.
 Edit: TypeAlias = Callable[[Tensor], Tensor]
 
 

@@ -13,7 +13,8 @@ from vit_tf.features.features import Features, ModelFacts
 from vit_tf.features.layers import Shape, grid_of_shapes, structure_of_outputs
 from vit_tf.features.tokens import TokenGrid
 
-LEAST_CHANGE = 0.1  # of a corner's token by its pixels, relative to the largest change
+LEAST_CHANGE = 0.02  # of a corner's token by its pixels, relative to the largest change
+ROUNDING = 1e-5  # change by rounding, relative to that by another image
 NUM_SHOWN = 3  # images that show shapes; with one, an axis of examples may be any axis of size one
 
 
@@ -54,37 +55,45 @@ def confirmed_grid(
     if grid is None:
         return None, {}
     noise = noise_images(features.facts, image_shape)
-    # The third image differs from the first in the outermost pixels of three of its corners.
-    side = max(grid.stride // 4, 1)
-    ends = (slice(None, side), slice(-side, None))
-    third = noise[0].copy()
-    for rows, columns in ((0, 0), (0, 1), (1, 1)):
-        corner = ends[rows], ends[columns]
+    # The third image differs from the first in three of its corners, by half the side of a patch.
+    side = max(grid.stride // 2, 1)
+    start, end, third = slice(None, side), slice(-side, None), noise[0].copy()
+    for corner in ((start, start), (start, end), (end, end)):
         third[corner] = noise[1][corner]
     images = np.stack([*noise, third])
-    maps = [layer for layer, x in shapes.items() if x[:-1] == (grid.rows, grid.columns)]
     sequences = [layer for layer, x in shapes.items() if x[:-1] == (grid.num_tokens,)]
-    # The first layer on the grid whose tokens vary; a table of positions has one row for all.
+    # Maps of the whole image, at any depth.
+    size = grid.stride * np.array([grid.rows, grid.columns])
+    maps = [
+        layer
+        for layer, x in shapes.items()
+        if len(x) == 3 and x[0] != 1 and None not in x and np.ptp(size / np.array(x[:2])) == 0
+    ]
+    # The first of these that varies; a table of positions has one row for all images.
     for layer in sequences or maps:
         values = np.asarray(features.select([layer]).compute(tf.constant(images))[layer])
         if len(values) == 3 and (values[0] != values[1]).any():
             break
     else:
         return grid, {}
-    values = values.reshape(3, grid.num_tokens, -1).astype(np.float64)
+    values = values.reshape(3, -1, values.shape[-1]).astype(np.float64)
     is_constant = np.all(values[0] == values[1], axis=-1)
     changes = np.abs(values[2] - values[0]).max(axis=-1)[grid.prefix :]
+    rounding = ROUNDING * np.abs(values[1] - values[0]).max()
+    # A corner changes its own token; the positions of a map read far more than their own pixels.
+    corners = changes[[0, grid.columns - 1, -1]] if sequences else changes.max(keepdims=True)
+    is_moved = corners.min() <= max(LEAST_CHANGE * changes.max(), rounding)
     numbers = np.flatnonzero(is_constant).tolist()
     if len(numbers) == grid.prefix and not is_constant[: grid.prefix].all():
         reason = (
             f"the tokens {format_list(numbers)} of {grid.num_tokens} do not depend on the image, "
             "so they are prefix tokens, but measurements need prefix tokens to come first"
         )
-    elif changes[[0, grid.columns - 1, -1]].min() <= LEAST_CHANGE * changes.max():
+    elif is_moved:
         reason = (
             f"its tokens or positions are not those of a grid of {grid.rows} x {grid.columns} "
-            "patches of the image, row by row: the model crops or pads the image first, or has "
-            "them in another order"
+            "square patches of the image, row by row: the model crops or pads the image first, "
+            "its patches are not square, or it has them in another order"
         )
     else:
         return grid, {}

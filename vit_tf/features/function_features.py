@@ -76,13 +76,11 @@ class FunctionFeatures(Features):
         # Two images of the same shape show the names, types and shapes of what is returned.
         with tf.init_scope():
             sizes = [2, *(size or 1 for size in images.shape[1:])]
+            blank = np.zeros(sizes, images.dtype.as_numpy_dtype)
             try:
-                blank = np.zeros(sizes, images.dtype.as_numpy_dtype)
                 example, argument = _call_on_array(self.function, blank)
-            except Exception as error:
-                if traced_error is None:
-                    raise
-                raise traced_error from error  # that of arrays, which explains a function of these
+            except Exception as error:  # that of arrays explains a function of these
+                raise (traced_error or error) from error
         names = list(example)
 
         def call_on_batch(batch: np.ndarray) -> list[np.ndarray]:

@@ -7,14 +7,14 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from vit_tf.data.preprocessing import INTERPOLATIONS, Preprocessing
+from vit_tf.data.preprocessing import CLIP, HALF, IMAGENET, INTERPOLATIONS, Preprocessing
 from vit_tf.features import recorder
 
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-HALF = (0.5,) * 3, (0.5,) * 3
-CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 # Blue first and centred, in levels of 255: the means of `imagenet_utils`, mode "caffe".
-CAFFE = tuple(level / 255 for level in (103.939, 116.779, 123.68)), (1 / 255,) * 3
+CAFFE = {
+    "mean": tuple(level / 255 for level in (103.939, 116.779, 123.68)),
+    "std": (1 / 255,) * 3,
+}
 
 # Names that `keras.applications` gives its models, and what their `preprocess_input` makes.
 # MobileNetV3, EfficientNet and ConvNeXt rescale by themselves unless disabled.
@@ -120,11 +120,11 @@ def _from_family(model: keras.Model, size: tuple[int, int] | None) -> Preprocess
     """The `Preprocessing` of a family of models, or None."""
     for names, (values, order) in APPLICATIONS.items():
         if re.fullmatch(names, model.name):
-            return Preprocessing(size, *values, channel_order=order)
+            return Preprocessing(size, **values, channel_order=order)
     if type(model).__module__.startswith("keras_hub."):
         for kinds, values in BACKBONES.items():
             if re.fullmatch(f"({kinds})(Backbone|VisionEncoder)", type(model).__name__):
-                return Preprocessing(size, *values)
+                return Preprocessing(size, **values)
     return None
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any, cast
 
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.layers import Conv2D
 
 from vit_tf.common.names import format_list, match
 from vit_tf.features import edits, recorder
@@ -213,8 +212,11 @@ def keras_features(
         for layer in model.layers:
             if isinstance(layer, recorder.Recorder):
                 paths = [path for path, _ in recorder.named_operations(layer.model)]
-                places = {tap: cast(recorder.Site, x)[0] for tap, x in layer.places.items()}
-                of_taps = {tap: paths[x] for tap, x in places.items() if x != recorder.MODEL}
+                of_taps = {
+                    tap: paths[site[0]]
+                    for tap, site in layer.places.items()
+                    if site[0] != recorder.MODEL
+                }
                 shared += shared_values(layer.model, of_taps)
         structure = replace(structure_of_outputs(model.taps, shapes), shared_values=tuple(shared))
         facts = replace(
@@ -235,39 +237,30 @@ def keras_features(
         shapes = {tap: tuple(value.shape[1:]) for tap, value in values.items()}
         facts = replace(facts, shapes=described.shapes | shapes)
 
-    # The first convolution may cut the image into patches that are not square.
-    convolutions = (x for _, x in recorder.named_layers(model) if isinstance(x, Conv2D))
-    first = next(convolutions, None)
-    has_oblong_patches = (
-        first is not None
-        and tuple(first.kernel_size) == tuple(first.strides)
-        and first.strides[0] != first.strides[1]
+    confirm = cache(
+        partial(confirmed_grid, features=features, shapes=facts.shapes, image_shape=image_shape)
     )
-
-    @cache
-    def confirm(grid: TokenGrid | None) -> tuple[TokenGrid | None, dict[str, str]]:
-        return confirmed_grid(grid, features, facts.shapes, image_shape)
 
     def infer_grid(
         layers: Sequence[str], graph: ModelGraph | None = None
     ) -> tuple[TokenGrid | None, dict[str, str]]:
-        if sizes is None or (not patch_size and has_oblong_patches):
+        if sizes is None:
             return None, {}
-        model_layers = described.graph.representations
-        inferred = grid_of_shapes(
-            layers, facts.shapes, sizes, graph, patch_size, prefix, model_layers
+        representations = described.graph.representations
+        return confirm(
+            grid_of_shapes(layers, facts.shapes, sizes, graph, patch_size, prefix, representations)
         )
-        return confirm(inferred)
 
-    inferring, reasons = None, {}
-    if axial := axial_layers(model):
-        reasons["attention weights"] = f"{format_list(axial)} attend along some of their axes only"
-    if declared.grid is None:
+    inferring, grid, reasons = None, declared.grid, {}
+    if grid is None:
         inferring = infer_grid
-        grid, reasons_for_grid = infer_grid(described.names, described.graph)
-        reasons |= reasons_for_grid
-        facts = replace(facts, grid=grid, is_grid_inferred=True)
-    facts = replace(facts, reasons=reasons)
+        grid, reasons = infer_grid(described.names, described.graph)
+    if axial := axial_layers(model):
+        reasons = {
+            **reasons,
+            "attention weights": f"{format_list(axial)} attend along some of their axes only",
+        }
+    facts = replace(facts, grid=grid, is_grid_inferred=declared.grid is None, reasons=reasons)
     if described.scores.tap and described.scores.is_head:
         scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))
         facts = replace(facts, scores=scores)

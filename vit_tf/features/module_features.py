@@ -32,6 +32,7 @@ from vit_tf.torch_models.module import (
     as_array,
     is_inside_a_module,
 )
+from vit_tf.torch_models.traced import TracedModule
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -61,13 +62,13 @@ class TorchFeatures(Features):
     ):
         # `select` returns the names of the layers, and what they are called in a trace.
         self.model, self._select, self._facts = model, select, facts
-        self.is_editable = model.is_editable
+        self.is_editable = not isinstance(model, TracedModule)
         self._graph: tuple[Array, dict, dict] | None = None
 
     @cached_property
     def facts(self) -> ModelFacts:
         """What is known about the module; the layers are those for images of its own size."""
-        image_shape = self.model.image_shape()
+        image_shape = self.model.image_shape
         layouts, layers = self.model.trace(image_shape).layouts, self.layers(image_shape)
         shapes = {layer: layouts[name].shape for layer, name in layers.items()}
         return replace(self._facts, layers=tuple(layers), shapes=shapes)
@@ -110,7 +111,7 @@ class TorchFeatures(Features):
 
         taps = self(images)
         last = [layer for layer in taps if layer != scores][-1]
-        image_shape = self.model.image_shape()
+        image_shape = self.model.image_shape
         layers = self.layers(image_shape)
         names = list(dict.fromkeys(layers.values()))
         if self._direct_sources(layers[scores], image_shape, names) != [layers[last]]:
@@ -254,9 +255,17 @@ class TorchFeatures(Features):
         # A value depends on the images and on what was computed before it.
         order = list(leaves)
         candidates = {source: leaves[source] for source in order[: order.index(name)]}
-        gradients = torch.autograd.grad(
-            value.sum(), list(candidates.values()), allow_unused=True, retain_graph=True
-        )
+        try:
+            gradients = torch.autograd.grad(
+                value.sum(), list(candidates.values()), allow_unused=True, retain_graph=True
+            )
+        except RuntimeError as error:  # checkpoints run parts of the module again
+            raise ValueError(
+                "Expected a module of which PyTorch computes gradients, without gradient "
+                "checkpointing (set_grad_checkpointing(False) in timm, "
+                "gradient_checkpointing_disable() in transformers). "
+                f"Received: {self.name}, which raises for {name!r}: {error}"
+            ) from error
         return [s for s, g in zip(candidates, gradients, strict=True) if g is not None]
 
     @with_gradients()

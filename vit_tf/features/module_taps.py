@@ -31,12 +31,6 @@ class ModuleTaps:
     # From the names of taps, in depth order, to those of the trace.
     sources: dict[str, str]
     graph: ModelGraph
-    image_shape: tuple[int, int, int]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all taps, in depth order."""
-        return tuple(self.sources)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -50,20 +44,13 @@ class ModuleTaps:
         return [n for n, layout in layouts if is_part(n, "weights") and not layout.has_examples]
 
     @property
-    def patch(self) -> tuple[int, int] | None:
-        """(height, width) of a patch, where the first convolution cuts the image into patches."""
+    def patch_size(self) -> int | None:
+        """Pixels of a patch, where the first convolution cuts the image into square patches."""
         convolutions = (m for m in self.model.module.modules() if isinstance(m, torch.nn.Conv2d))
         first = next(convolutions, None)
-        is_cut = first is not None and first.kernel_size == first.stride
-        return (first.stride[0], first.stride[1]) if first is not None and is_cut else None
-
-    @property
-    def patch_size(self) -> int | None:
-        """Pixels of a patch, where the first convolution cuts the image into patches."""
-        patch = self.patch
-        if patch is None or patch[0] != patch[1]:
+        if first is None or {*first.kernel_size, *first.stride} != {first.stride[0]}:
             return None
-        side, (height, width) = patch[0], self.image_shape[:2]
+        side, (height, width) = first.stride[0], self.model.image_shape[:2]
         counts = [
             self.shapes[tap][0] for tap in self.graph.representations if len(self.shapes[tap]) == 2
         ]
@@ -73,8 +60,9 @@ class ModuleTaps:
 
     def facts(self, grid: TokenGrid | None) -> ModelFacts:
         """What is known about the module."""
-        module, has_scores = self.model.module, self.graph.scores is not None
-        preprocessing, origin = expectations.find_preprocessing(module, self.image_shape)
+        module, image_shape = self.model.module, self.model.image_shape
+        has_scores = self.graph.scores is not None
+        preprocessing, origin = expectations.find_preprocessing(module, image_shape)
         num_classes = self.shapes[SCORES][0] if has_scores else None
         class_names = expectations.find_class_names(module)
         # Models of these libraries with 1,000 classes are those of ImageNet.
@@ -83,7 +71,7 @@ class ModuleTaps:
         if num_classes == NUM_IMAGENET and is_released:
             class_names = class_names or imagenet_names()
         reasons: dict[str, str] = {}
-        if isinstance(self.model, TracedModule) and self.names == (SCORES,):
+        if isinstance(self.model, TracedModule) and list(self.sources) == [SCORES]:
             reasons["layers"] = (
                 "PyTorch does not show the layers of torch.jit.script: measure the module itself"
             )
@@ -94,13 +82,13 @@ class ModuleTaps:
             )
         return ModelFacts(
             name=self.model.name,
-            layers=self.names,
+            layers=tuple(self.sources),
             shapes=self.shapes,
             structure=self.graph,
             grid=grid,
             preprocessing=preprocessing,
             preprocessing_origin=origin,
-            input_shape=input_shape_of(module, self.image_shape),
+            input_shape=input_shape_of(module, image_shape),
             num_classes=num_classes,
             class_names=class_names,
             scores=ClassScores(SCORES) if has_scores else None,
@@ -117,10 +105,9 @@ class ModuleTaps:
 def describe_module(module: torch.nn.Module, size: tuple[int, int] | None = None) -> ModuleTaps:
     """The taps of a PyTorch module for images of a size, by default that which it is made for."""
     model = as_model(module, size)
-    image_shape = model.image_shape()
-    trace = model.trace(image_shape)
+    trace = model.trace(model.image_shape)
     sources = tap_sources(trace)
-    return ModuleTaps(model, trace, sources, _graph(trace, sources), image_shape)
+    return ModuleTaps(model, trace, sources, _graph(trace, sources))
 
 
 def tap_sources(trace: Trace) -> dict[str, str]:

@@ -252,7 +252,7 @@ class Recorder(keras.layers.Layer):
         super().__init__(**kwargs | UNCAST)
         returned = any(place[0] == MODEL for place in places.values())
         self.model = model if returned else _cut(model, _ends(places))
-        self.places = {tap: tuple(place) for tap, place in places.items()}
+        self.places: dict[str, Site] = {x: cast(Site, tuple(site)) for x, site in places.items()}
         self._whole = lambda: model  # out of sight of Keras, which tracks the layers it sees
 
     def build(self, input_shape: Any) -> None:
@@ -376,8 +376,7 @@ class _Watched:
         self._position, self._keep, self._watch = position, keep, watch
         self._with_inputs, self._number = with_inputs, 0
         # `Attention` has one head, whose weights it returns if it is asked to.
-        attention = keras.layers.Attention
-        self._returns_weights = isinstance(layer, attention) and type(layer).call is attention.call
+        self._returns_weights = type(layer).call is keras.layers.Attention.call
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != self._thread:  # another thread uses the model meanwhile

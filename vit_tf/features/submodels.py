@@ -13,7 +13,7 @@ import keras
 from keras import tree
 
 from vit_tf.common.backend import Tensor
-from vit_tf.common.names import NAMED, as_patterns, format_list, is_part, match
+from vit_tf.common.names import as_patterns, format_list, is_part, match
 from vit_tf.data.preprocessing import Preprocessing, check_dtype, fix_image_shape
 from vit_tf.features import recorder
 from vit_tf.features.attention_weights import (
@@ -64,11 +64,6 @@ class TapModel(keras.Model):
     def taps(self) -> tuple[str, ...]:
         """Names of the outputs, in depth order."""
         return tuple(_tensors(self))
-
-    def __repr__(self) -> str:
-        rows = [f"  {tap}: {tuple(tensor.shape)}" for tap, tensor in _tensors(self).items()]
-        shown = [*rows[:NAMED], f"  and {len(rows) - NAMED} more"] if len(rows) > NAMED else rows
-        return "\n".join([f"<TapModel {self.name!r} of {len(rows)} taps", *shown]) + ">"
 
     def segments(self) -> "list[Segment]":
         """The model as a chain of `Segment`s, for gradients of many taps.
@@ -153,9 +148,10 @@ def submodel(model: Any, *patterns: str | Sequence[str]) -> Any:
 
     Patterns with these endings also match values that no layer returns:
 
-    * `"/weights"`: attention weights of `MultiHeadAttention` layers, including those of KerasHub.
-      These weights are computed from queries and keys without a mask. If the model uses a mask,
-      there is a warning.
+    * `"/weights"`: attention weights of `MultiHeadAttention` and `GroupQueryAttention` layers,
+      including those of KerasHub. These weights are computed from queries and keys without a mask.
+      If the model uses a mask, there is a warning. Those of `Attention` layers, which have one
+      head, are the ones that the layer uses.
     * `"/skip"` and `"/branch"`: the two terms of a residual sum in a functional model. The part
       before the ending is the path of the sum, as in `"conv2_block1_add/skip"`.
     * `"/logits"`: class scores before the softmax or the sigmoids of the last layer of a model.
@@ -370,8 +366,11 @@ def describe_taps(model: keras.Model) -> ModelTaps:
             shapes[tap] = (first[-2], *counts)
     scores = find_scores(model)
     tap = scores.tap if scores.is_head else ""
-    shared = shared_values(model, {name: tap.path for name, tap in traced.items()})
-    graph = replace(graph_of_taps(model, traced), scores=tap or None, shared_values=shared)
+    graph = replace(
+        graph_of_taps(model, traced),
+        scores=tap or None,
+        shared_values=shared_values(model, {name: tap.path for name, tap in traced.items()}),
+    )
     return ModelTaps(tuple(shapes), shapes, graph, model, scores)
 
 

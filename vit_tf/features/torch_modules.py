@@ -45,7 +45,7 @@ class ModuleFeatures(TorchFeatures):
         names: tuple[str, ...] | None = None,
         patterns: tuple[str, ...] = (),
     ) -> None:
-        chosen = described.names if names is None and not patterns else names or ()
+        chosen = tuple(described.sources) if names is None and not patterns else names or ()
         select = partial(select_taps, described.model, chosen, patterns)
         super().__init__(described.model, select, facts)
         self._described, self._names, self._patterns = described, names, patterns
@@ -88,7 +88,9 @@ class ModuleFeatures(TorchFeatures):
         if not has_tokens or SCORES not in taps.sources or isinstance(taps.model, TracedModule):
             return self.with_facts(pooled_tokens=None)
         features = ModuleFeatures(taps, self._facts, (last, SCORES))
-        images = np.random.default_rng(0).uniform(-1, 1, (1, *taps.image_shape)).astype(np.float32)
+        images = (
+            np.random.default_rng(0).uniform(-1, 1, (1, *taps.model.image_shape)).astype(np.float32)
+        )
         # A gradient of a sum over classes may vanish; that of one class rarely does.
         gradient = features.gradient(images, SCORES, last, np.eye(1, taps.shapes[SCORES][0]))
         read = tuple(np.flatnonzero(np.abs(gradient[0]).sum(axis=-1)).tolist())
@@ -127,12 +129,15 @@ def module_features_of(
     `size` is the (height, width) of the images, where these are at hand.
     """
     described = describe_module(module, size)
-    shapes, image_size = described.shapes, described.image_shape[:2]
+    shapes, image_shape = described.shapes, described.model.image_shape
     # The patch size is that of all tokens, not of those that a model merges.
-    patch_size, patch, grid = patch_size or described.patch_size, described.patch, None
-    if patch_size or patch is None or patch[0] == patch[1]:
-        taps = described.graph.representations
-        grid = grid_of_shapes(taps, shapes, image_size, patch_size=patch_size, prefix=prefix)
+    grid = grid_of_shapes(
+        described.graph.representations,
+        shapes,
+        image_shape[:2],
+        patch_size=patch_size or described.patch_size,
+        prefix=prefix,
+    )
     if grid is not None and described.trace.structure.is_random:
         warnings.warn(
             f"{described.model.name!r} draws random numbers in inference, as masked autoencoders "
@@ -142,7 +147,7 @@ def module_features_of(
         grid = None
     facts = replace(described.facts(None), is_grid_inferred=True)
     features = ModuleFeatures(described, facts)
-    grid, reasons = confirmed_grid(grid, features, shapes, described.image_shape)
+    grid, reasons = confirmed_grid(grid, features, shapes, image_shape)
     return features.with_facts(grid=grid, reasons={**facts.reasons, **reasons})
 
 

@@ -129,8 +129,9 @@ class Dataflow(TorchFunctionMode):
         """Records a submodule as one operation, whose own operations PyTorch does not show."""
         has_kernel = any(parameter.dim() > 1 for parameter in module.parameters())
         results, shape = self._number([output]), tuple(output.shape)
-        operation = Operation("", path, 0, (source,), results, has_kernel, False, False, shape)
-        self.operations.append(operation)
+        self.operations.append(
+            Operation("", path, 0, (source,), results, has_kernel, False, False, shape)
+        )
 
     def _number(self, outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
         """Gives tensors the numbers of new values."""

@@ -84,13 +84,8 @@ def fields_of(output: Any) -> dict:
     return {}
 
 
-def with_main_tensor(output: Any, tensor: Tensor) -> Any:
-    """The output with another main tensor."""
-    old = cast(Tensor, main_tensor(output))  # every caller has found one
-    return tensor if output is old else _substituted(output, old, tensor)
-
-
-def _substituted(output: Any, old: Tensor, new: Tensor) -> Any:
+def _substituted(output: Any, old: Tensor | None, new: Tensor) -> Any:
+    """The output with a new tensor in place of an old one."""
     if output is old:
         return new
     if isinstance(output, Mapping):
@@ -247,17 +242,15 @@ class Execution(TorchFunctionMode):
                     if name == "sigmoid" and scores.shape[1] == 1:
                         scores = torch.cat([torch.zeros_like(scores), scores], dim=1)
                 result = self.named(SCORES, scores)
-                return (
-                    None
-                    if scores is not value or result is value
-                    else (with_main_tensor(output, result))
-                )
+                if scores is not value or result is value:
+                    return None
+                return _substituted(output, main_tensor(output), result)
             result = self.named(path or OUTPUT, value)
             if result is value:
                 return None
             if self._activation and self._activation[0] is value:
                 self._activation = result, *self._activation[1:]
-            return with_main_tensor(output, result)
+            return _substituted(output, main_tensor(output), result)
 
         return hook
 

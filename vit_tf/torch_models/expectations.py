@@ -9,17 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from vit_tf.data.preprocessing import Preprocessing
+from vit_tf.data.preprocessing import CLIP, HALF, IMAGENET, Preprocessing
 
 # Sides of images on which a module that does not specify any is tried, in pixels.
 SIDES = (224, 32, 64, 256, 128, 384, 28, 96, 448, 512)
 SIZE_ATTRIBUTES = ("img_size", "image_size")
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-CLIP = {
-    "mean": (0.48145466, 0.4578275, 0.40821073),
-    "std": (0.26862954, 0.26130258, 0.27577711),
-}
-HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
 # What all released models of a family of transformers expect, where no image processor is stored
 # with the model: by its type, the values, and the crop and filter where they are not those of its
 # processor's class. Releases of other types differ, such as those of ViT by Google and of DINO.
@@ -142,8 +136,7 @@ def find_preprocessing(
             f"unknown; no image processor is stored with it, and models of type {kind!r} differ"
         )
     if type(module).__module__.startswith("torchvision.") and channels == 3:
-        mean, std = IMAGENET["mean"], IMAGENET["std"]
-        return Preprocessing(size, mean, std, crop=0.875), "known of torchvision's weights"
+        return Preprocessing(size, **IMAGENET, crop=0.875), "known of torchvision's weights"
     return None, "unknown"
 
 

@@ -75,8 +75,6 @@ NOTHING = Trace({}, {})
 class TorchModule:
     """A PyTorch module that is run as inference, and left as it was."""
 
-    is_editable = True  # whether values inside it can be replaced
-
     def __init__(self, module: torch.nn.Module, size: tuple[int, int] | None = None):
         # `size` is the (height, width) of the images, where it is not that of the module.
         self.module, self._size = unwrapped(module), size
@@ -85,14 +83,11 @@ class TorchModule:
         self._traces: dict[tuple[int, ...], Trace] = {}
 
     @cached_property
-    def _own_shape(self) -> tuple[int, int, int]:
-        return find_image_shape(self)
-
     def image_shape(self) -> tuple[int, int, int]:
         """(height, width, channel) of the images, by default those that it is made for."""
-        if self._size is not None:
-            return (*self._size, num_image_channels(self.module))
-        return self._own_shape
+        if self._size is None:
+            return find_image_shape(self)
+        return (*self._size, num_image_channels(self.module))
 
     def trace(self, image_shape: Sequence[int]) -> Trace:
         """What it computes for images of shape (height, width, channel)."""
@@ -192,7 +187,12 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         try:
             calls, flow = _calls(module, model.as_tensor(images[0]))
         except Exception as error:  # a module may raise anything for images of another form
-            raise ValueError(_refusal(model, image_shape, error)) from error
+            reason = (str(error).strip() or type(error).__name__).split("\n")[0]
+            raise ValueError(
+                f"Expected images of shape (example, height, width, channel) that {model.name} "
+                f"takes. Received: shape (example, {', '.join(map(str, image_shape))}), for which "
+                f"it raises {reason!r}{image_encoder_hint(module, error)}"
+            ) from error
         shapes = {call.path: call.output.shape for call in calls if call.output is not None}
         structure = find_structure(calls, flow)
         attending = dict.fromkeys(x.path for x in flow.operations if x.attends)
@@ -223,24 +223,10 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         if len(execution.vectors) > 1
     }
     # A softmax may be a submodule of its own.
-    read = execution.attending
-    changed = tuple(path for path in attending if not {path, path.rpartition(".")[0]} & read)
-    return Trace(layouts, classes, structure, changed, returned)
-
-
-def _refusal(model: TorchModule, image_shape: tuple[int, ...], error: Exception) -> str:
-    """Why a module does not take images of a shape, and what would be right if it is likely."""
-    channels = num_image_channels(model.module)
-    hint = ""
-    if image_shape[0] == channels != image_shape[-1]:
-        hint = "; images of PyTorch's (example, channel, height, width) are np.moveaxis(x, 1, -1)"
-    shape = ", ".join(map(str, image_shape))
-    reason = (str(error).strip() or type(error).__name__).split("\n")[0]
-    return (
-        f"Expected images of shape (example, height, width, channel) that {model.name} takes. "
-        f"Received: shape (example, {shape}), for which it raises {reason!r}{hint}"
-        f"{image_encoder_hint(model.module, error)}"
+    changed = tuple(
+        path for path in attending if not {path, path.rpartition(".")[0]} & execution.attending
     )
+    return Trace(layouts, classes, structure, changed, returned)
 
 
 def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], Dataflow]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import warnings
 from collections.abc import Iterator
@@ -38,9 +37,7 @@ def open_timm(name: str) -> torch.nn.Module:
     architecture = name.removeprefix(PREFIX)
     if not timm.is_model(architecture):
         raise unknown_name("model of timm", architecture, timm.list_models(pretrained=False))
-    level = logging.getLogger("timm").level
     try:
-        logging.getLogger("timm").setLevel(logging.ERROR)
         return timm.create_model(architecture, pretrained=True)
     except Exception as error:  # whatever timm raises without a network, a file or such weights
         with torch.random.fork_rng(devices=[]):
@@ -52,8 +49,6 @@ def open_timm(name: str) -> torch.nn.Module:
             stacklevel=3,
         )
         return model
-    finally:
-        logging.getLogger("timm").setLevel(level)
 
 
 @contextlib.contextmanager

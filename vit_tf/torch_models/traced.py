@@ -23,7 +23,7 @@ def as_model(module: torch.nn.Module, size: tuple[int, int] | None = None) -> To
     model = model_class(module, size)
     if size is not None:
         try:
-            model.trace(model.image_shape())
+            model.trace(model.image_shape)
         except ValueError:
             return model_class(module)
     return model
@@ -31,8 +31,6 @@ def as_model(module: torch.nn.Module, size: tuple[int, int] | None = None) -> To
 
 class TracedModule(TorchModule):
     """A traced module, of which the outputs of submodules are read, without gradients or edits."""
-
-    is_editable = False
 
     def values(
         self, images: Array, names: Sequence[str], edited: Mapping[str, Array] | None = None

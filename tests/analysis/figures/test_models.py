@@ -18,7 +18,7 @@ from vit_tf.analysis.figures.models import (
     shared_framing,
     with_given_roles,
 )
-from vit_tf.data.equal_batches import RANDOM
+from vit_tf.data.batches import RANDOM
 from vit_tf.features.conversion import facts_of
 
 NAMES = ("cat", "dog", "owl")

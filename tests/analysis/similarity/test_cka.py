@@ -17,7 +17,7 @@ from vit_tf.analysis.engine.stream import eager_steps
 from vit_tf.analysis.similarity.cka import best_matching_layer, layer_match_accuracy
 from vit_tf.analysis.similarity.heads import head_similarity
 from vit_tf.analysis.similarity.localization import localization
-from vit_tf.data.equal_batches import RANDOM
+from vit_tf.data.batches import RANDOM
 from vit_tf.distribute import strategy
 
 pytestmark = pytest.mark.usefixtures("without_graphs")

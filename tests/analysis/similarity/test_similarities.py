@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from vit_tf import analysis
 from vit_tf.analysis.similarity.similarities import MEASURES, disagreement
-from vit_tf.data.equal_batches import RANDOM
+from vit_tf.data.batches import RANDOM
 
 pytestmark = pytest.mark.usefixtures("without_graphs")
 

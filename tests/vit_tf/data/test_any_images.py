@@ -10,7 +10,7 @@ from PIL import Image
 import vit_tf
 from vit_tf import Preprocessing, analysis
 from vit_tf.data.any_images import as_images, batch_images, in_known_form, is_raw
-from vit_tf.data.equal_batches import IN_ORDER
+from vit_tf.data.batches import IN_ORDER
 
 RNG = np.random.default_rng(0)
 RGBA = RNG.integers(0, 256, (4, 12, 10, 4)).astype(np.uint8)

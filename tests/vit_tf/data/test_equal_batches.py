@@ -10,7 +10,7 @@ from keras import layers
 import vit_tf
 from vit_tf import Preprocessing, ViT, analysis
 from vit_tf.data.any_images import batch_images
-from vit_tf.data.equal_batches import IN_ORDER, RANDOM, BatchRule, batch_arrays, split_batches
+from vit_tf.data.batches import IN_ORDER, RANDOM, BatchRule, batch_arrays, split_batches
 
 RNG = np.random.default_rng(0)
 

@@ -371,19 +371,6 @@ def test_truncated_and_foreign_files(vit, tmp_path):
             vit_tf.load_model(tmp_path / "bad.keras")
 
 
-def test_a_submodel_lists_its_taps_with_their_shapes():
-    vit = vit_tf.ViT((8, 8, 3), 4, num_layers=2, num_heads=2, hidden_dim=6, mlp_dim=10)
-    features = vit_tf.submodel(vit, "embedding", "block00/attention/weights", "block00/mlp/hidden")
-    lines = repr(features).splitlines()
-    # 4 patches of 4 x 4 pixels and the class token.
-    assert [line.strip(" >") for line in lines[1:]] == [
-        "embedding: (None, 5, 6)",
-        "block00/attention/weights: (None, 2, 5, 5)",
-        "block00/mlp/hidden: (None, 5, 10)",
-    ]
-    assert repr(vit_tf.submodel(vit, "*")).count("\n") == 11  # ten taps, and how many more
-
-
 @pytest.mark.parametrize("name", ["my model", "模型", "_a (b)"])
 def test_a_file_with_any_name_is_measured(name, tmp_path, rng):
     """TensorFlow traces only models whose names are plain."""
