@@ -232,6 +232,6 @@ def require_model(model: Any) -> None:
     elif hasattr(model, "model"):
         received = f"{type(model).__name__}, whose attribute model is one"
     raise ValueError(
-        "Expected features to be a callable from images to {tap: tensor}, such as "
+        "Expected features to be a callable from images to {layer: tensor}, such as "
         f"vit_tf.submodel(model, 'block*'). Received: {received}"
     )
