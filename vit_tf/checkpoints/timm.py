@@ -531,7 +531,7 @@ def _clip_projection(tensors: Tensors, width: int, options: LoadOptions) -> Weig
             if np.any(bias):
                 raise ValueError(
                     f"Expected {HEAD[1]!r} to be zero: a head with as many units as CLIP's "
-                    "projection is read as the projection, to which timm adds a zero bias. "
+                    "projection is used as the projection, to which timm adds a zero bias. "
                     f"Received: values up to {np.abs(bias).max():.3g}"
                 )
             return kernel.T

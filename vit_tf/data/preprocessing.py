@@ -278,16 +278,18 @@ def check_values(features: Any, images: Any) -> None:
     # How far the values are from the middle of the range, in half widths of it.
     reach = max(abs(least - (low + high) / 2), abs(most - (low + high) / 2)) / ((high - low) / 2)
     is_narrow = least < most <= least + NARROW * (high - low)
-    other = next((ends for ends in NAMED if ends[0] <= least and most <= ends[1]), None)
-    is_other = is_narrow and other is not None and not np.allclose(other, (low, high))
+    inside = (ends for ends in NAMED if is_narrow and ends[0] <= least and most <= ends[1])
+    other = next(inside, None)
+    if other is not None and np.allclose(other, (low, high)):
+        other = None
     is_dark = least < most <= low + DARK * (high - low)
-    if reach <= NEAR and not is_other and not is_dark:
+    if reach <= NEAR and other is None and not is_dark:
         return
     received = f"values from {least:.4g} to {most:.4g} for {features.name}"
     words = f"Expected images with values in {interval(low, high)}. Received: {received}"
     if reach > FAR:
         raise ValueError(words)
-    if reach <= NEAR and other is not None and is_other:
+    if reach <= NEAR and other is not None:
         words += f", as in {interval(*other)}"
     elif reach <= NEAR:
         words += f", all in the lowest {DARK:.0%}"
@@ -351,7 +353,7 @@ def require_images(received: Iterable, expected: Iterable) -> None:
     elif received[-1:] == (1,) and expected[-1:] == (3,):
         hint = "; grey images become colour images by numpy.repeat(images, 3, axis=-1)"
     elif received[-1:] == (3,) and expected[-1:] == (1,):
-        hint = "; files are read as grey images by a Preprocessing with num_channels=1"
+        hint = "; files become grey images by a Preprocessing with num_channels=1"
     elif len(received) == len(expected) == 4 and received[-1] == expected[-1]:
         hint = (
             "; resize the images, or create the model for their size: "

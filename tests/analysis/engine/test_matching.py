@@ -74,7 +74,9 @@ def test_a_resnet_is_probed_at_equal_sizes(rng):
 def test_errors():
     grid = TokenGrid(2, 3, 0, 8)
     for shape in [(1, 5, 6, 2), (1, 4, 5, 2), (1, 1, 3, 2), (1, 6, 4)]:
-        with pytest.raises(ValueError, match=r"a multiple of 2 and columns of 3.*'map' of shape"):
+        with pytest.raises(
+            ValueError, match=r"a multiple of 2 and columns a multiple of 3.*'map' of shape"
+        ):
             matched(np.zeros(shape, "float32"), grid, 8)
     with pytest.raises(ValueError, match=r"Expected grid= to be a vit_tf.TokenGrid"):
         match_maps(lambda images: {"map": images}, 8)

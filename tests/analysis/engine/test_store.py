@@ -51,7 +51,7 @@ def test_a_corrupt_file_is_no_result(content, tmp_path, caplog):
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] if content == b"half" else content)
     assert load_result(path, "k") is None
-    assert "distance.nc" in caplog.text and "made again" in caplog.text
+    assert "distance.nc" in caplog.text and "computed again" in caplog.text
     store_result(result(), path, "k", {})
     assert load_result(path, "k") is not None
 

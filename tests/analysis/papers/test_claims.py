@@ -746,7 +746,7 @@ def test_what_cannot_be_measured_says_why():
     assert "a ViT with average pooling" in rows["cls-localizes-more"].reason
     assert "without the skips" in rows["skips-cost-accuracy"].reason
     both = cls_skips(1.0)["skip_ratio.vit"]
-    with pytest.raises(ValueError, match="of a CLS token"):
+    with pytest.raises(ValueError, match="Expected skip ratios of the CLS token"):
         estimated("cls-skips-first", {"skip_ratio.vit": both.isel(part=[1, 2])})
 
 

@@ -51,7 +51,7 @@ def test_lines_are_sorted_with_the_head_of_each_point():
 
 
 def test_other_results_are_errors():
-    with pytest.raises(ValueError, match="Expected a Dataset with cka"):
+    with pytest.raises(ValueError, match="Expected a Dataset with the variable cka"):
         interactive.cka_heatmap(xr.Dataset())
     with pytest.raises(ValueError, match="Expected a DataArray of dims"):
         interactive.distance_lines(xr.DataArray([1.0], dims="layer"))

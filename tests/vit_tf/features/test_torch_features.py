@@ -551,3 +551,16 @@ def test_attention_by_einsum_is_that_of_matrix_products():
     assert list(found) == list(expected) and len(found) == 2
     for name, weights in expected.items():
         np.testing.assert_allclose(found[name], weights, atol=1e-6)
+
+
+def test_the_pattern_of_all_layers_includes_those_measured_by_default():
+    layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU()]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)]
+    module = nn.Sequential(*layers).eval()
+    default = list(analysis.cka(module, IMAGES).layer_x.values)
+    assert default[:3] == ["0", "1", "2"]
+    assert set(default) <= set(analysis.layers(module).index)
+    taps = vit_tf.submodel(module, "*")(IMAGES)
+    for path in ("0", "1", "2", "3"):
+        expected = np.moveaxis(by_hand(module, path, IMAGES), 1, -1)
+        np.testing.assert_allclose(taps[path], expected, atol=1e-6)
