@@ -54,9 +54,9 @@ def keypoint_correspondence(
     Each keypoint of the source image is matched with the most similar position in the target image.
     The match is correct if its distance from the true keypoint is at most a given fraction of the
     longer side of the target image (or of the object's bounding box in this image). Both images are
-    resized and padded to squares of the model's input size. If a model takes images of several
-    sizes, square images of one size stay as they are. Scores are means over categories (Walmer et
-    al. 2023, section 6.2, appendix E.1, figures 10 and 31).
+    resized and padded to squares of the model's input size. If a model takes images of any
+    size, and all images are squares of one size, they are not resized. Scores are means over
+    categories (Walmer et al. 2023, section 6.2, appendix E.1, figures 10 and 31).
 
     For numbers comparable with Walmer et al., use `threshold="box"` and
     `similarity="inner_product"`, and select `average="point"` from the result. The paper states the

@@ -55,8 +55,8 @@ def plot_probe_map(
         result: DataArray of dims (layer, token), from `ridge_probe`.
         ax: Matplotlib axes to draw in. None creates a figure.
         title: title of the plot. None uses a title that states what is drawn, and for which model.
-        layers: names of the layers to draw. If None, at most 8 layers on the grid are drawn, evenly
-            spaced through the depth.
+        layers: names of the layers to draw. If None, at most 8 layers with one vector per patch are
+            drawn, evenly spaced through the depth.
 
     Returns:
         The Matplotlib axes. The axes of the panels are `ax.panels`, of shape (layer,).

@@ -702,7 +702,7 @@ def prefix_map(
     pooling = options.pooling or file_pooling
     if pooling == "map" or (pooling == "gap" and names.distillation in tensors):
         raise ValueError(
-            "Expected pooling to be 'cls', or 'gap' for a file without a distillation token. "
+            "Expected pooling to be 'cls' or 'gap' ('gap' only if there is no distillation token). "
             f"Received: pooling={pooling!r}, {', '.join(sizes)}"
         )
     # transformers writes an empty tensor where there are no registers.

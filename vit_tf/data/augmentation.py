@@ -42,8 +42,8 @@ def augment(
     also work for images with another normalisation. Random resized crops are made by `load` when it
     decodes an image.
 
-    Every random number depends only on the seed, the epoch (the number of the iterator), the index
-    of the batch, the index of the image in the batch, TensorFlow's global seed (as for
+    Every random number depends only on the seed, the epoch (how many iterators came before), the
+    index of the batch, the index of the image in the batch, TensorFlow's global seed (as for
     `tf.data.Dataset.shuffle`) and, if there are several workers, the index of the worker. Equal
     seeds give equal results, and every epoch differs. Each worker augments its own part of a batch.
     `layers` draw random numbers of their own, which a resumed run does not repeat.
@@ -362,8 +362,8 @@ def mask_patches(
     image, and 10 % are unchanged (Dosovitskiy et al. 2020, appendix B.1.2, after BERT). The label
     of a drawn patch is its mean colour, with 3 bits per channel.
 
-    Every draw depends on the seed, the epoch (the number of the iterator), the index of the batch,
-    the index of the image in the batch, TensorFlow's global seed and, if there are several workers,
+    Every draw depends on the seed, the epoch (how many iterators came before), the index of the
+    batch, the index of the image in it, TensorFlow's global seed and, if there are several workers,
     the index of the worker. Apply augmentations before `mask_patches`.
 
     Args:

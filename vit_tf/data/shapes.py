@@ -338,7 +338,8 @@ def load_shapes(
 ) -> dict[str, np.ndarray]:
     """The images of `load("shapes")` with their masks, parts and keypoints.
 
-    Masks and parts are exact at the centre of each pixel of the requested size.
+    Masks and parts are computed at the requested size, not resized: a pixel belongs to a shape if
+    its centre lies in the shape.
 
     Args:
         split: "train" or "test".

@@ -269,16 +269,15 @@ def test_images_are_mirrored_where_they_are_decoded(photos, streamed):
 
 
 @pytest.mark.slow
-def test_rand_augment_changes_images_before_they_are_normalised(photos, streamed):
-    """As it does where images are decoded already, step by step with the numbers drawn for each."""
-    chosen = Preprocessing((16, 20), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
+def test_rand_augment_changes_decoded_images_step_by_step(photos, streamed):
+    """With the numbers drawn for each image, on pixels from 0 to 255."""
     settings = {"magnitude": 0.7, "augmentations_per_image": 2}
-    plain = train(photos, preprocessing=chosen)
+    plain = train(photos, image_size=(16, 20))
     found, _ = arrays(data.augment(plain, 2, rand_augment=settings, seed=5))
     strong = make_rand_augment(settings)
     seeds = seeds_of_batches(5).as_numpy_iterator()
     expected = []
-    for images, _ in train(photos, image_size=(16, 20)).as_numpy_iterator():
+    for images, _ in train(photos, image_size=(16, 20)).as_numpy_iterator():  # its first epoch
         pixels = (images + 1) * 127.5
         drawn = strong.draw(len(images), tf.constant(next(seeds)) + 11)
         for image, *numbers in zip(pixels, *(numbers.numpy() for numbers in drawn), strict=True):
@@ -286,10 +285,18 @@ def test_rand_augment_changes_images_before_they_are_normalised(photos, streamed
                 step = list(OPERATIONS["torchvision"].values())[number] if number >= 0 else None
                 if step:
                     image = step(tf.constant(image), tf.constant(magnitude), tf.constant(sign))
-            expected.append(chosen(np.clip(image, 0, 255)))
+            expected.append(np.clip(image, 0, 255) / 127.5 - 1)
     # Nearly equal images are rounded to other levels here and there.
     difference = np.abs(found - np.stack(expected))
     assert np.mean(difference > 1e-4) < 0.01 and difference.max() < 0.1
+
+
+@pytest.mark.slow
+def test_rand_augment_refuses_other_values(photos, streamed):
+    scaled = Preprocessing((16, 20), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
+    augmented = data.augment(train(photos, preprocessing=scaled), 2, rand_augment=True)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"images in \[-1, 1\] for RandAug"):
+        arrays(augmented)
 
 
 @pytest.mark.slow

@@ -198,6 +198,6 @@ class _Unpickler(pickle.Unpickler):
         # NumPy 2 renamed the package that older files name.
         module = module.replace("numpy.core.", "numpy._core.")
         if f"{module}.{name}" not in NAMED:
-            raise pickle.UnpicklingError(f"it names {module}.{name}")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}")
         named = super().find_class(module, name)
         return named if isinstance(named, type) else Constructor(named)

@@ -116,14 +116,14 @@ def refused(path, data, what):
 @pytest.mark.parametrize("protocol", range(6))
 def test_nothing_that_a_pickle_names_is_run(tmp_path, protocol):
     marker = tmp_path / "was here"
-    system = f"it names {os.system.__module__}.system"
+    system = f"it refers to {os.system.__module__}.system"
     for evil, what in (
         (Calls(os.system, f"touch '{marker}'"), system),
-        ({"gnd": [Calls(os.mkdir, str(marker))]}, f"it names {os.mkdir.__module__}.mkdir"),
-        (Calls(eval, f"open({str(marker)!r}, 'w')"), r"it names (builtins|__builtin__)\.eval"),
-        (Calls(np.memmap, str(marker), "u1", "w+", 0, 1), r"it names numpy\.memmap"),
-        (Calls(np.fromfile, "/etc/hostname"), r"it names numpy\..*fromfile"),
-        (datetime.date(2018, 6, 18), r"it names datetime\.date"),
+        ({"gnd": [Calls(os.mkdir, str(marker))]}, f"it refers to {os.mkdir.__module__}.mkdir"),
+        (Calls(eval, f"open({str(marker)!r}, 'w')"), r"it refers to (builtins|__builtin__)\.eval"),
+        (Calls(np.memmap, str(marker), "u1", "w+", 0, 1), r"it refers to numpy\.memmap"),
+        (Calls(np.fromfile, "/etc/hostname"), r"it refers to numpy\..*fromfile"),
+        (datetime.date(2018, 6, 18), r"it refers to datetime\.date"),
     ):
         data = pickle.dumps(evil, protocol)
         refused(tmp_path / "gnd.pkl", data, what)
@@ -140,7 +140,7 @@ def test_a_pickle_cannot_change_what_it_names(tmp_path):
     refused(path, b"\x80\x02cnumpy\nndarray\n}U\x04sizeK\x01sb.", "UnpicklingError|Error")
     refused(path, GLOBALS["reconstruct"] + b"(tR.", "TypeError")
     refused(path, b"\x80\x02(K\x01K\x02Pname\n.", "UnpicklingError")
-    refused(path, b"\x80\x04\x8c\x02os\x8c\x0bpath.exists\x93.", "it names os.path.exists")
+    refused(path, b"\x80\x04\x8c\x02os\x8c\x0bpath.exists\x93.", "it refers to os.path.exists")
 
 
 def test_corrupt_pickles_raise_one_error(tmp_path):
@@ -274,7 +274,7 @@ def test_errors(oxford):
     expect(r"gnd_roxford5k\.pkl' \(ValueError", gnd=[first])
     expect(r"KeyError: 'junk'", gnd=[first, {"bbx": [0, 0, 1, 1], "easy": [], "hard": []}])
     path.write_bytes(pickle.dumps(Calls(os.system, "true")))
-    with pytest.raises(ValueError, match=rf"it names {os.system.__module__}\.system"):
+    with pytest.raises(ValueError, match=rf"it refers to {os.system.__module__}\.system"):
         load_revisited(root, "roxford5k", image_size=6)
 
 
