@@ -16,7 +16,7 @@ ClassesLike: TypeAlias = int | str | Sequence[int | str] | None
 MAX_CLASSES = 5  # that are explained where none are given
 ONE_SCORE = (
     "Expected scores of two or more classes, or one sigmoid output, the probability of the second "
-    "class. Received: scores {}; gradients of a single score need classes=[0]"
+    "class. Received: scores {}"
 )
 
 

@@ -245,7 +245,7 @@ def require_same_classes(features: Features, images: Batches, requested: str | N
     `requested` is the layer of the class scores, if the caller names it.
     """
     if getattr(images, "class_names", None):
-        taps = features(tf.cast(first_batch(images)[:1], tf.float32))
+        taps = features(tf.cast(first_batch(images)[:2], tf.float32))
         num_classes = require_scores(taps, score_layer(features, requested), [0])
         require_classes_of(features.facts.class_names or None, num_classes, images)
 

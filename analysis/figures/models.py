@@ -732,6 +732,8 @@ def _observed_features(
     )
     grid = observed_grid(observed, images, loaded.patch_size, loaded.prefix)
     reasons = {**facts.reasons, **reasons}
+    if grid is not None:
+        reasons.pop("grid", None)
     return observed.with_facts(grid=grid, reasons=reasons), constant, last_variation
 
 

@@ -348,7 +348,8 @@ def grad_cam(
         model, images, scores, kind="class_maps", layers=layers, detail=detail, keep_order=True
     )
     # A map is enlarged to the whole image, of which each layer must show all.
-    if reason := features.facts.reasons.get("grid"):
+    facts = features.with_grid_of_layers().facts
+    if facts.grid is None and (reason := facts.reasons.get("grid")):
         raise ValueError(f"Grad-CAM cannot be enlarged to the image of {features.name!r}: {reason}")
     classes = class_positions(features, images, classes, scores)
     # One map for each image, class and layer.

@@ -74,8 +74,8 @@ def equivariance_error(
           measured on the same batches.
 
     Raises:
-        ValueError: if no layer is a feature map or lies on a known grid.
-        TypeError: if shifts are not integers.
+        ValueError: if no layer is a feature map or lies on a known grid, or if `shifts` are not
+            pairs of integers.
         ValueError: if activations are not finite, or if a layer does not vary between images; the
             message names the layer.
 
@@ -106,7 +106,12 @@ def equivariance_error_statistic(
 ) -> Statistic[xr.Dataset]:
     """The `Statistic` of `equivariance_error`."""
     if shifts is not None:
-        shifts = tuple((index(down), index(right)) for down, right in shifts)
+        try:
+            shifts = tuple((index(down), index(right)) for down, right in shifts)
+        except TypeError as error:
+            raise ValueError(
+                f"Expected shifts to be pairs of integers, in pixels. Received: {shifts!r}"
+            ) from error
     grid = grid_of(features, grid)
 
     def step(images: tf.Tensor, taps: Taps) -> dict[str, Any]:

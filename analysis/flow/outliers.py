@@ -530,7 +530,11 @@ def cross_validated(x: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray
         target = one_hot[train].mean(axis=0)
         scaled = (x - mean) / np.where(deviation > 0, deviation, 1)
         l2 = np.array([PENALTY * train.sum()])
-        weights = ridge_weights(l2, rows=scaled[None, train], targets=one_hot[train] - target)
+        rows, targets = scaled[train], one_hot[train] - target
+        if len(rows) < rows.shape[1]:
+            weights = ridge_weights(l2, rows=rows[None], targets=targets)
+        else:
+            weights = ridge_weights(l2, xx=(rows.T @ rows)[None], xy=(rows.T @ targets)[None])
         scores = scaled[held_out] @ weights[0, 0] + target
         is_correct[held_out] = scores.argmax(axis=1) == classes[held_out]
     return is_correct

@@ -29,7 +29,7 @@ from .attention_distance import attention_weights, num_attended, prepare_attenti
 # Share of the squared norm of a site's sum by which the next site's skip may differ from it.
 UNCHANGED = 1e-6
 DIMS, NAME_AND_UNITS = ("query", "key"), ("attention rollout", "1")
-ESTIMATOR = "product through the layers of (mean over heads + identity) / 2"
+ESTIMATOR = "product through the layers of mean over heads + identity, rows divided by their sum"
 
 
 @measurement("rollout")

@@ -94,7 +94,7 @@ def in_known_form(images: Any) -> Any:
         count = cast(keras.utils.PyDataset, images).num_batches
         if count is None:
             raise ValueError("Expected a PyDataset of finite length. Received: one without __len__")
-        return _from_batches(lambda: (images[number] for number in range(count)), count)
+        return _from_batches(lambda: (images[number] for number in range(count)), count, images[0])
     torch_utils = getattr(sys.modules.get("torch"), "utils", None)
     if torch_utils is not None and isinstance(images, torch_utils.data.Dataset):
         # PIL images, as of ImageFolder without a transform, are not stacked to tensors.
@@ -216,21 +216,29 @@ def _from_loader(loader: Any) -> Any:
             )
             yield in_known_form(tuple(batch) if is_pair else batch)
 
+    if hasattr(loader.dataset, "__next__"):
+        raise ValueError(
+            "Expected a data set that can be read several times. Received: "
+            f"{type(loader.dataset).__name__}, which is an iterator"
+        )
     first = next(read())
     if not isinstance(first[0] if isinstance(first, tuple) else first, list):
         is_iterable = isinstance(loader.dataset, sys.modules["torch"].utils.data.IterableDataset)
         has_length = not is_iterable or hasattr(loader.dataset, "__len__")
-        return _from_batches(read, len(loader) if has_length else None)
+        is_batched = loader.batch_sampler is not None or loader.batch_size is not None
+        return _from_batches(read, len(loader) if has_length else None, first, is_batched)
     batches = [batch if isinstance(batch, tuple) else (batch,) for batch in read()]
     images, *others = zip(*batches, strict=True)
     images = [image for batch in images for image in batch]
     return (images, *map(np.concatenate, others)) if others else images
 
 
-def _from_batches(read: Callable[[], Iterator[Any]], count: int | None) -> tf.data.Dataset:
-    """The batches that a function reads, as a data set of known length, if there is a count."""
-    first = next(iter(read()))
-    is_batch = np.ndim(tf.nest.flatten(first)[0]) != 3
+def _from_batches(
+    read: Callable[[], Iterator[Any]], count: int | None, first: Any, is_batched: bool = True
+) -> tf.data.Dataset:
+    """Batches, of which the first is given, as a data set of known length, if there is a count."""
+    # What comes without a batch size is a batch all the same if it has an axis of examples.
+    is_batch = is_batched or np.ndim(tf.nest.flatten(first)[0]) != 3
 
     def spec_of(values: Any) -> tf.TensorSpec:
         values = np.asarray(values)

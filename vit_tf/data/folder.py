@@ -527,6 +527,8 @@ def labels_of(path: str, classes: Sequence[str], class_names: Sequence[str]) -> 
     return np.array([place[text] for text in classes], np.int32)
 
 
+# Folders that archives and network drives add.
+SYSTEM_FOLDERS = ("__MACOSX", "@eaDir", "@Recycle", "@Recently-Snapshot")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
@@ -553,7 +555,7 @@ def entries(folder: str) -> tuple[list[str], list[str]]:
             pairs = [(entry.name, entry.is_dir()) for entry in children]
     pairs = sorted(pair for pair in pairs if not pair[0].startswith("."))
     folders = [name for name, is_inner in pairs if is_inner]
-    folders = [name for name in folders if name != "__MACOSX" and not name.startswith("@")]
+    folders = [name for name in folders if name not in SYSTEM_FOLDERS]
     return folders, [name for name, is_inner in pairs if not is_inner]
 
 

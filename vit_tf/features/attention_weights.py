@@ -69,7 +69,9 @@ def axial_layers(model: keras.Model) -> list[str]:
     return [
         path
         for path, layer in attention_layers(model).items()
+        # A layer that is never called has no projection of queries.
         if isinstance(layer, keras.layers.MultiHeadAttention)
+        and layer.built
         # Queries have axes of examples, heads and channels besides.
         and len(layer.query_dense.equation.split("->")[1]) - 3 > len(layer.attention_axes)
     ]

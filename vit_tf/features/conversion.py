@@ -87,7 +87,8 @@ def select_features(
 def as_selection(layers: str | int | Sequence[str | int]) -> tuple[str | int, ...]:
     """Layers that a user selects as a flat tuple of names, patterns and positions."""
     selected: list[str | int] = []
-    listed: Any = layers if isinstance(layers, list | tuple | np.ndarray) else [layers]
+    is_many = isinstance(layers, Sequence | np.ndarray) and not isinstance(layers, str)
+    listed: Any = layers if is_many else [layers]
     for layer in listed:
         is_position = isinstance(layer, int | np.integer) and not isinstance(layer, bool)
         selected += [int(layer)] if is_position else as_patterns([layer])
@@ -103,11 +104,13 @@ def _layer_names(
     A block, as in `"block03"` or `"block_3"`, stands for those of these layers that lie in it.
     """
     names: list[str] = []
+    defaults: Sequence[str] | None = None
     for layer in layers:
         if isinstance(layer, str) and (set("*?[/") & set(layer) or layer in features.facts.layers):
             names.append(layer)
             continue
-        defaults = features.select_kind(kind, block).facts.layers
+        if defaults is None:
+            defaults = features.select_kind(kind, block).facts.layers
         if isinstance(layer, int):
             if not defaults:
                 raise ValueError(

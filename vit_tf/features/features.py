@@ -295,7 +295,8 @@ class Features(abc.ABC):
         self, runs: Runs, layer: str, images: tf.Tensor, max_runs: int = 128
     ) -> tuple[Taps, tf.Tensor]:
         """The layers without edits, and `layer` for each run with edits: (run, example, ...)."""
-        raise NotImplementedError  # `require_editable` is asked before
+        self.require_editable()
+        raise NotImplementedError
 
     def require_editable(self) -> None:
         """Raises a `ValueError` for features that cannot be run with edits."""

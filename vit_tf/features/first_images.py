@@ -70,7 +70,7 @@ def confirmed_grid(
         if len(x) == 3 and x[0] != 1 and None not in x and np.ptp(size / np.array(x[:2])) == 0
     ]
     # The first of these that varies; a table of positions has one row for all images.
-    for layer in sequences or maps:
+    for layer in sequences or maps[::-1]:
         values = np.asarray(features.select([layer]).compute(tf.constant(images))[layer])
         if len(values) == 3 and (values[0] != values[1]).any():
             break

@@ -149,7 +149,9 @@ class KerasFeatures(Features):
         if self._infer_grid is None:
             return self
         grid, reasons = self._infer_grid(self.facts.layers)
-        return self.with_facts(grid=grid, reasons={**self.facts.reasons, **reasons})
+        # The grid of the selected layers is decided anew.
+        others = {what: why for what, why in self.facts.reasons.items() if what != "grid"}
+        return self.with_facts(grid=grid, reasons=others | reasons)
 
     def select_kind(
         self, kind: str, block: str = "block00", detail: Detail = None

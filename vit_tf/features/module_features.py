@@ -259,7 +259,10 @@ class TorchFeatures(Features):
             gradients = torch.autograd.grad(
                 value.sum(), list(candidates.values()), allow_unused=True, retain_graph=True
             )
-        except RuntimeError as error:  # checkpoints run parts of the module again
+        except RuntimeError as error:
+            # Checkpoints run parts of the module again.
+            if "checkpoint" not in f"{type(error).__name__} {error}".lower():
+                raise
             raise ValueError(
                 "Expected a module of which PyTorch computes gradients, without gradient "
                 "checkpointing (set_grad_checkpointing(False) in timm, "

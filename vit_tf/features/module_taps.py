@@ -219,10 +219,10 @@ def select_taps(
     sites = {tap.split("/")[0] for tap, name in sources.items() if tap != name}
     sites |= {EMBEDDING, SCORES, OUTPUT}
     grammar_taps = [tap for tap in sources if tap.split("/")[0] in sites]
-    # All layers include those that are measured by default, also of modules without this grammar.
-    all_layers = {*grammar_taps, *_graph(trace, sources).representations}
     for pattern in patterns:
-        matched = all_layers if pattern == "*" else fnmatch.filter(grammar_taps, pattern)
+        matched = fnmatch.filter(grammar_taps, pattern)
+        if pattern == "*":  # those measured by default, too, also of modules without this grammar
+            matched += _graph(trace, sources).representations
         of_grammar = {tap: sources[tap] for tap in matched}
         layers |= of_grammar or select_layers(model, trace, [pattern])
     place = {name: index for index, name in enumerate(trace.layouts)}

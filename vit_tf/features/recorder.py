@@ -390,7 +390,11 @@ class _Watched:
         if self._returns_weights:
             both = self._call(*args, **kwargs | {"return_attention_scores": True})
             weights = both[1] if len(both[1].shape) > 3 else both[1][:, None]
-            self._keep((self._position, number, WEIGHTS), weights)
+            if self._keep((self._position, number, WEIGHTS), weights) is not weights:
+                raise ValueError(
+                    "Expected no edits of the weights of keras.layers.Attention, which the layer "
+                    "computes inside: edit its output"
+                )
             result = both if kwargs.get("return_attention_scores") else both[0]
         else:
             result = self._call(*args, **kwargs)

@@ -193,7 +193,7 @@ def at_block_ends(result: xr.Dataset) -> xr.Dataset:
     for dim in ("layer_x", "layer_y"):
         names = layer_names(result, dim)
         ends = set(block_outputs(names))
-        if any(name.endswith("/sum") for name in names):
+        if len(ends) > 1 and any(name.endswith("/sum") for name in names):
             result = result.isel({dim: [name in ends for name in names]})
     return result
 

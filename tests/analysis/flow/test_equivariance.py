@@ -51,7 +51,7 @@ def test_circular_convolutions_move_with_the_image(images, rng):
     assert np.isnan(strided.sel(transform=["shift 0 1", "shift -4 3"])).all()
     default = analysis.equivariance_error(features, images)
     assert list(default.transform.values) == ["flip", "shift 4 4"]
-    with pytest.raises(TypeError, match="integer"):
+    with pytest.raises(ValueError, match="pairs of integers"):
         analysis.equivariance_error(features, images, [(2.5, 0)])
 
 
