@@ -201,7 +201,7 @@ CALLS = [
     ("vit", lambda m, d: A.knn_accuracy(m, d.pairs, d.pairs, k=3), None),
     ("vit", lambda m, d: A.ridge_probe(m, named(d), named(d)), "np.unique"),
     ("vit", lambda m, d: A.cka(m, d.pils[0]), "at least 4 images"),
-    ("hub", lambda m, d: A.attention_rollout(m, d.pixels), "a model without skips"),
+    ("hub", lambda m, d: A.attention_rollout(m, d.pixels), "models without skip connections"),
     ("mine", lambda m, d: A.grad_cam(m, d.paths[0], 1), None),
     ("mine", lambda m, d: A.cka(m, d.folder), None),
     ("vit", lambda m, d: A.retrieval(m, d.pairs, d.pairs, TRUTH), None),

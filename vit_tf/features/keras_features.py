@@ -249,9 +249,10 @@ def keras_features(
         if sizes is None:
             return None, {}
         representations = described.graph.representations
-        return confirm(
-            grid_of_shapes(layers, facts.shapes, sizes, graph, patch_size, prefix, representations)
+        grid = grid_of_shapes(
+            layers, facts.shapes, sizes, graph, patch_size, prefix, representations
         )
+        return confirm(grid) if patch_size is None else (grid, {})
 
     inferring, grid, reasons = None, declared.grid, {}
     if grid is None:

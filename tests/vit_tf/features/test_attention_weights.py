@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from vit_tf import submodel
+from vit_tf import intervene, submodel
 from vit_tf.features.attention_weights import (
     attention_layers,
     computed_weights,
@@ -251,3 +251,31 @@ def test_a_sliding_window_is_a_mask():
     layer = keras.layers.GroupQueryAttention(4, 4, 2, sliding_window=2, name="layer")
     with pytest.warns(UserWarning, match="without the mask"):
         submodel(keras.Model(x, layer(x, x)), "*/weights")
+
+
+def test_an_attention_layer_that_is_never_called_is_left_out(rng):
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.unused = keras.layers.MultiHeadAttention(2, 4)
+            self.used = keras.layers.MultiHeadAttention(2, 4, name="used")
+
+        def call(self, x):
+            tokens = ops.reshape(x, (-1, 16, 3))
+            return ops.mean(self.used(tokens, tokens), axis=1)
+
+    model, images = Model(), rng.normal(size=(4, 4, 4, 3)).astype("float32")
+    model(images)
+    tokens = images.reshape(4, 16, 3)
+    _, expected = model.used(tokens, tokens, return_attention_scores=True)
+    found = submodel(model, "*/weights")(images)["used/weights"]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_weights_that_a_layer_computes_inside_are_not_edited(rng):
+    images = keras.Input((4, 3))
+    attended = keras.layers.Attention(name="attention")([images, images])
+    model = keras.Model(images, attended)
+    values = rng.normal(size=(2, 4, 3)).astype("float32")
+    with pytest.raises(ValueError, match="computes inside: edit its output"):
+        intervene(model, {"attention/weights": lambda x: 0 * x})(values)
