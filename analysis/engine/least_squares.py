@@ -67,12 +67,14 @@ def fit_classifier(
     mean, scale = x.mean(axis=0), x.std(axis=0) + 1e-5
     x = _whitened(x, mean, scale)
     y = 2.0 * np.eye(num_classes)[labels] - 1.0
-    # The smaller of the two systems of equations is solved.
+    return mean, scale, fit_rows(x, y, l2)
+
+
+def fit_rows(x: np.ndarray, y: np.ndarray, l2: Sequence[float]) -> np.ndarray:
+    """`ridge_weights` (l2, channel, class) of rows, by the smaller of the two systems."""
     if len(x) >= x.shape[1]:
-        weights = ridge_weights(np.asarray(l2), xx=(x.T @ x)[None], xy=(x.T @ y)[None])
-    else:
-        weights = ridge_weights(np.asarray(l2), rows=x[None], targets=y)
-    return mean, scale, weights[0]
+        return ridge_weights(np.asarray(l2), xx=(x.T @ x)[None], xy=(x.T @ y)[None])[0]
+    return ridge_weights(np.asarray(l2), rows=x[None], targets=y)[0]
 
 
 def classify(x: np.ndarray, mean: np.ndarray, scale: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from vit_tf.features.preprocessed import to_own_units
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.accessors import ResultDataset
-from ..engine.least_squares import ridge_weights
+from ..engine.least_squares import fit_rows
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import PartialGrid, require_grid, tokens_of
 from ..engine.preparation import ImagesLike, prepare, prepare_scored
@@ -529,13 +529,8 @@ def cross_validated(x: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray
         mean, deviation = x[train].mean(axis=0), x[train].std(axis=0)
         target = one_hot[train].mean(axis=0)
         scaled = (x - mean) / np.where(deviation > 0, deviation, 1)
-        l2 = np.array([PENALTY * train.sum()])
-        rows, targets = scaled[train], one_hot[train] - target
-        if len(rows) < rows.shape[1]:
-            weights = ridge_weights(l2, rows=rows[None], targets=targets)
-        else:
-            weights = ridge_weights(l2, xx=(rows.T @ rows)[None], xy=(rows.T @ targets)[None])
-        scores = scaled[held_out] @ weights[0, 0] + target
+        (weights,) = fit_rows(scaled[train], one_hot[train] - target, [PENALTY * train.sum()])
+        scores = scaled[held_out] @ weights + target
         is_correct[held_out] = scores.argmax(axis=1) == classes[held_out]
     return is_correct
 

@@ -233,8 +233,8 @@ SIGLIP_BLOCK = (
 SIGLIP_POOLING = ATTENTION.replace("ATTENTION", "attention") + MLP + "layernorm norm norm D"
 
 
-# Of the backbones whose layers are called as those of KerasHub's ViT: what their names begin with,
-# the prefix tokens, the field of the MLP's hidden units, and the names of the MLP's layers.
+# The rows hold, for the backbones whose layers are named as in KerasHub's ViT, the beginning of the
+# names, the prefix tokens, the field of the MLP's hidden units, and the names of the MLP's layers.
 VIT_NAMES = {
     "ViTBackbone": ("vit", ("class_token",), "mlp_dim", "mlp/dense_1", "mlp/dense_2"),
     "DeiTBackbone": (

@@ -225,8 +225,8 @@ def _from_loader(loader: Any) -> Any:
     if not isinstance(first[0] if isinstance(first, tuple) else first, list):
         is_iterable = isinstance(loader.dataset, sys.modules["torch"].utils.data.IterableDataset)
         has_length = not is_iterable or hasattr(loader.dataset, "__len__")
-        is_batched = loader.batch_sampler is not None or loader.batch_size is not None
-        return _from_batches(read, len(loader) if has_length else None, first, is_batched)
+        count = len(loader) if has_length else None
+        return _from_batches(read, count, first, is_batched=loader.batch_sampler is not None)
     batches = [batch if isinstance(batch, tuple) else (batch,) for batch in read()]
     images, *others = zip(*batches, strict=True)
     images = [image for batch in images for image in batch]

@@ -37,9 +37,7 @@ def observed_grid(
     graph = facts.structure if facts.layers else structure_of_outputs(tuple(shapes), shapes)
     size = (images.shape[1], images.shape[2])
     grid = grid_of_shapes(shapes, shapes, size, graph, patch_size, prefix)
-    if patch_size is not None:
-        return grid
-    return confirmed_grid(grid, features, shapes, images.shape[1:])[0]
+    return confirmed_grid(grid, features, shapes, images.shape[1:], patch_size)[0]
 
 
 def confirmed_grid(
@@ -47,15 +45,18 @@ def confirmed_grid(
     features: Features,
     shapes: Mapping[str, Shape],
     image_shape: tuple[int | None, ...],
+    patch_size: int | None,
 ) -> tuple[TokenGrid | None, dict[str, str]]:
     """An inferred grid and {}; None, with a warning, and the reason if its positions are wrong.
+
+    A grid of a `patch_size` that the user knows is not checked.
 
     Before the first layer of attention, the CLS token and registers are equal for any two images,
     and what changes in a corner of the image changes the token there. A layer that crops or pads
     the image in front of the patches moves the tokens, and a model may have them in another order.
     """
-    if grid is None:
-        return None, {}
+    if grid is None or patch_size is not None:
+        return grid, {}
     noise = noise_images(features.facts, image_shape)
     # The third image differs from the first in three of its corners, by half the side of a patch.
     side = max(grid.stride // 2, 1)

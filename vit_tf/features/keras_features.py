@@ -240,7 +240,13 @@ def keras_features(
         facts = replace(facts, shapes=described.shapes | shapes)
 
     confirm = cache(
-        partial(confirmed_grid, features=features, shapes=facts.shapes, image_shape=image_shape)
+        partial(
+            confirmed_grid,
+            features=features,
+            shapes=facts.shapes,
+            image_shape=image_shape,
+            patch_size=patch_size,
+        )
     )
 
     def infer_grid(
@@ -249,10 +255,9 @@ def keras_features(
         if sizes is None:
             return None, {}
         representations = described.graph.representations
-        grid = grid_of_shapes(
-            layers, facts.shapes, sizes, graph, patch_size, prefix, representations
+        return confirm(
+            grid_of_shapes(layers, facts.shapes, sizes, graph, patch_size, prefix, representations)
         )
-        return confirm(grid) if patch_size is None else (grid, {})
 
     inferring, grid, reasons = None, declared.grid, {}
     if grid is None:

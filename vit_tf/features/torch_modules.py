@@ -151,11 +151,8 @@ def module_features_of(
         grid = None
     facts = replace(described.facts(None), is_grid_inferred=True)
     features = ModuleFeatures(described, facts)
-    reasons = facts.reasons
-    if patch_size is None:
-        grid, wrong = confirmed_grid(grid, features, shapes, image_shape)
-        reasons = {**reasons, **wrong}
-    return features.with_facts(grid=grid, reasons=reasons)
+    grid, reasons = confirmed_grid(grid, features, shapes, image_shape, patch_size)
+    return features.with_facts(grid=grid, reasons={**facts.reasons, **reasons})
 
 
 def module_features(module: torch.nn.Module, patterns: Sequence[str]) -> ModuleFeatures:
