@@ -366,7 +366,7 @@ def make_report(
         for name, model in name_models(models).items()
         if isinstance(model, str | os.PathLike)
     }
-    models = {name: open_model(model) for name, model in name_models(models).items()}
+    models = {name: open_model(model, images) for name, model in name_models(models).items()}
     require_distinct(models)
     for name, model in models.items():
         if not callable(model):

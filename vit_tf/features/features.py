@@ -168,6 +168,8 @@ class Features(abc.ABC):
 
     # Whether it can be run with edits, as functions, SavedModels and activations cannot.
     is_editable = False
+    # The Keras model or PyTorch module of which it is the features; None for functions and others.
+    source: Any = None
 
     def __init__(self, facts: ModelFacts) -> None:
         self.facts = facts
@@ -272,14 +274,14 @@ class Features(abc.ABC):
         """The features with the positions of the tokens that the head uses, if these are known."""
         return self
 
-    def with_model(self, model: keras.Model) -> Features:
-        """The same layers of another Keras model of the same structure, such as an untrained copy.
+    def with_model(self, model: Any) -> Features:
+        """The same layers of another model of the same structure, such as an untrained copy.
 
         Raises:
-            ValueError: for features that are not those of a Keras model.
+            ValueError: for features that are not those of a Keras model or a PyTorch module.
         """
         raise ValueError(
-            "Expected a Keras model, or vit_tf.submodel of one. "
+            "Expected a Keras model, vit_tf.submodel of one, or a PyTorch module. "
             f"Received: {self.name!r}, {type(self).__name__}"
         )
 

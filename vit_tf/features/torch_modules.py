@@ -51,6 +51,10 @@ class ModuleFeatures(TorchFeatures):
         facts = replace(self._facts, **changes)
         return ModuleFeatures(self._described, facts, self._names, self._patterns)
 
+    def with_model(self, model: torch.nn.Module) -> ModuleFeatures:
+        described = replace(self._described, model=self._described.model.with_module(model))
+        return ModuleFeatures(described, self._facts, self._names, self._patterns)
+
     @property
     def _is_whole(self) -> bool:
         return self._names is None and not self._patterns

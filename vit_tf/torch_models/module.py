@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,6 +91,12 @@ class TorchModule:
         if self._size is None:
             return find_image_shape(self)
         return (*self._size, num_image_channels(self.module))
+
+    def with_module(self, module: torch.nn.Module) -> TorchModule:
+        """The same for another module of the same structure, whose traces these are too."""
+        other = copy.copy(self)
+        other.module = unwrapped(module)
+        return other
 
     def trace(self, image_shape: Sequence[int]) -> Trace:
         """What it computes for images of shape (height, width, channel)."""
