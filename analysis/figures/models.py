@@ -39,6 +39,7 @@ from vit_tf.features.layers import (
     layers_of,
     readable_layers,
     structure_of_outputs,
+    unfit_attention,
     warn_of_missed_blocks,
 )
 from vit_tf.features.lazy_features import LazyFeatures
@@ -218,9 +219,9 @@ class StudyModel:
         """The layers that a measurement of a kind reads; a `NotApplicable` where there are none."""
         layers = self.find_layers(kind, detail, block)
         if "attention" in kind and not layers:
-            shapes = {tap: self.shapes[tap] for tap in self.weights if tap in self.shapes}
             reason = self.features.facts.reasons.get("attention weights", "")
-            reason = reason or attended(shapes, self.grid)[1] or "attention weights"
+            reason = reason or unfit_attention(kind, self.taps, self.shapes, self.grid)
+            reason = reason or "attention weights"
             if reason == "attention weights" and self.has_tokens and not self.has_sums:
                 reason += " among its layers: layers with attention do not return them"
             return self.require(layers, reason)
@@ -779,7 +780,7 @@ def _attention_of(
         return {}, {}
     nothing: dict[str, Shape] = dict.fromkeys(computed, ())
     shapes = {name: whole.facts.shapes[name] for name in computed}
-    names, why = attended(shapes, whole.facts.grid)
+    names, why = attended(computed, shapes, whole.facts.grid)
     if wrong := find_contradicted(loaded.model, names, images):
         paths = list(dict.fromkeys(recorder.split_weights(name)[0] for name in wrong))
         return nothing, {"attention weights": CONTRADICTION.format(format_list(paths))}
