@@ -77,8 +77,8 @@ NOTHING = Trace({}, {})
 class TorchModule:
     """A PyTorch module that is run as inference, and left as it was."""
 
-    def __init__(self, module: torch.nn.Module, size: tuple[int, int] | None = None):
-        # `size` is the (height, width) of the images, where it is not that of the module.
+    def __init__(self, module: torch.nn.Module, size: Sequence[int] | None = None):
+        # `size` is (height, width) or (height, width, channel) of images that are at hand.
         self.module, self._size = unwrapped(module), size
         self.name = type(self.module).__name__
         _require_runnable(self.module, self.name)
@@ -89,7 +89,8 @@ class TorchModule:
         """(height, width, channel) of the images, by default those that it is made for."""
         if self._size is None:
             return find_image_shape(self)
-        return (*self._size, num_image_channels(self.module))
+        height, width, *channels = self._size
+        return height, width, channels[0] if channels else num_image_channels(self.module)
 
     def trace(self, image_shape: Sequence[int]) -> Trace:
         """What it computes for images of shape (height, width, channel)."""

@@ -201,3 +201,67 @@ def test_tokens_that_are_shuffled_have_no_grid(rng):
         pytest.raises(ValueError, match="grid"),
     ):
         analysis.attention_distance(model, images.astype(np.float32))
+
+
+class Repeated(nn.Module):
+    """A module that repeats grey images to three channels."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = AnySize((8, 8))
+
+    def forward(self, x):
+        return self.net(x.repeat(1, 3, 1, 1))
+
+
+class Pair(nn.Module):
+    """A module of two images in six channels, which one encoder reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Tanh(), nn.Conv2d(4, 6, 3, 2, 1))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        first, second = self.encoder(x[:, :3]), self.encoder(x[:, 3:])
+        return self.head((first - second).abs().mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("make", "channels", "paths"),
+    [(Repeated, 1, ["net.blocks.0", "net.blocks.1"]), (Pair, 6, ["encoder.0", "encoder.2"])],
+)
+def test_images_have_the_channels_that_are_given(rng, make, channels, paths):
+    """A module's first convolution may see others: by hooks, and gradients by autograd."""
+    model, expected = randomized(make()), {}
+    images = rng.uniform(-1, 1, (6, 32, 32, channels)).astype("float32")
+    hooks = [
+        model.get_submodule(path).register_forward_hook(
+            lambda _, inputs, output, path=path: expected.update(
+                {path: expected.get(path, output.detach())}  # of the first call
+            )
+        )
+        for path in paths
+    ]
+    pixels = as_torch(images).requires_grad_(True)
+    (gradients,) = torch.autograd.grad(model(pixels)[:, 2].sum(), pixels)
+    for hook in hooks:
+        hook.remove()
+    by_hand = {path: x.movedim(1, -1) if x.dim() == 4 else x for path, x in expected.items()}
+    for values in (
+        vit_tf.torch_features(model, paths)(images),
+        vit_tf.extract_features(model, images, layers=paths),
+    ):
+        for path in paths:
+            np.testing.assert_allclose(values[path], by_hand[path], atol=1e-6)
+    found = analysis.input_gradients(model, images, classes=[2], samples=1, noise=0)
+    np.testing.assert_allclose(found.values[:, 0], gradients.movedim(1, -1), atol=1e-6)
+    if channels == 1:  # which is tried, where there are no images yet
+        assert analysis.features_of(model).facts.input_shape[3] == channels
+
+
+def test_modules_of_video_are_refused_with_what_is_supported(rng):
+    model = nn.Sequential(nn.Conv3d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2)).eval()
+    clips = rng.uniform(-1, 1, (4, 6, 16, 16, 3)).astype("float32")
+    with pytest.raises(ValueError, match=r"video \(Conv3d\).*forward takes one image"):
+        analysis.cka(model, clips)
