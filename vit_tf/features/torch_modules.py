@@ -147,7 +147,7 @@ def module_features_of(
         patch_size=patch_size or described.patch_size,
         prefix=prefix,
     )
-    if grid is not None and described.trace.structure.is_random:
+    if grid is not None and described.trace.structure.may_shuffle:
         warnings.warn(
             f"{described.model.name!r} draws random numbers in inference, as masked autoencoders "
             "do to mask or shuffle tokens: no token grid is inferred",

@@ -313,7 +313,7 @@ class Execution(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """`scaled_dot_product_attention` in steps; dropout is off, as in all of inference."""
+        """`scaled_dot_product_attention` in steps."""
         factor = query.shape[-1] ** -0.5 if scale is None else scale
         if enable_gqa:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
@@ -327,7 +327,8 @@ class Execution(TorchFunctionMode):
                 scores = scores.masked_fill(~attn_mask, float("-inf"))
             else:
                 scores = scores + attn_mask
-        weights = self._attention("weights", torch.softmax(scores, dim=-1))
+        weights = F.dropout(torch.softmax(scores, dim=-1), dropout_p, training=True)
+        weights = self._attention("weights", weights)
         return self._attention("heads", weights.to(value.dtype) @ value)
 
     def _apply_weights(self, func: Callable, weights: Tensor, value: Tensor, **kwargs: Any) -> Any:

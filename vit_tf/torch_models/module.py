@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,6 +98,13 @@ class TorchModule:
         key = tuple(image_shape)
         if key not in self._traces:
             self._traces[key] = _trace(self, key)
+            if draws := self._traces[key].structure.draws:
+                operations = [f"{name} in {p!r}" if p else name for name, p in draws.items()]
+                warnings.warn(
+                    f"{self.name!r} draws random numbers in inference, by "
+                    f"{format_list(operations)}: its values are those of one draw",
+                    stacklevel=2,
+                )
         return self._traces[key]
 
     def as_tensor(self, images: Array) -> torch.Tensor:

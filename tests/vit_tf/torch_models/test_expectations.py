@@ -197,10 +197,61 @@ def test_tokens_that_are_shuffled_have_no_grid(rng):
     config = transformers.ViTMAEConfig(**sizes, mask_ratio=0.0)
     model, images = transformers.ViTMAEModel(config).eval(), rng.uniform(-1, 1, (4, 32, 32, 3))
     with (
+        pytest.warns(UserWarning, match="by rand in 'embeddings'"),
         pytest.warns(UserWarning, match="shuffle tokens"),
         pytest.raises(ValueError, match="grid"),
     ):
         analysis.attention_distance(model, images.astype(np.float32))
+
+
+class Noisy(nn.Module):
+    """A block whose dropouts do not depend on its mode."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.qkv, self.mlp, self.p = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), p
+
+    def forward(self, x):
+        q, k, v = (
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)
+        )
+        heads = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=self.p)
+        x = x + heads.transpose(1, 2).flatten(2)
+        return x + nn.functional.dropout(self.mlp(x), self.p)
+
+
+def noisy_vit(p):
+    model = AnySize((8, 8))
+    model.blocks = nn.Sequential(Noisy(p), nn.Dropout(0.5), Noisy(p))
+    return randomized(model)
+
+
+def test_random_numbers_in_inference_are_named(rng):
+    """Values by the module itself with the same seed, and weights by those without dropout."""
+    images = rng.uniform(-1, 1, (6, 32, 32, 3)).astype("float32")
+    weights = "blocks.0/attention/weights"
+    model, calm, kept = noisy_vit(0.25), noisy_vit(0.0), []
+    calm.load_state_dict(model.state_dict())
+    expected = vit_tf.torch_features(calm, weights)(images)[weights]
+    words = "by scaled_dot_product_attention in 'blocks.0', dropout in 'blocks.0': its values are"
+    torch.manual_seed(3)
+    with pytest.warns(UserWarning, match=words):
+        found = vit_tf.extract_features(model, images, layers="blocks.2")["blocks.2"]
+    handle = model.blocks[2].register_forward_hook(
+        lambda _, inputs, output: kept.append(output.detach())
+    )
+    model(as_torch(images))
+    handle.remove()
+    np.testing.assert_allclose(found, kept[0], atol=1e-6)
+    # About a quarter of the attention weights are dropped, and the others are larger.
+    with pytest.warns(UserWarning, match=words):
+        dropped = vit_tf.torch_features(model, weights)(images)[weights]
+    is_kept = dropped != 0
+    np.testing.assert_allclose(dropped[is_kept], expected[is_kept] / 0.75, rtol=1e-5)
+    assert 0.7 < is_kept.mean() < 0.8
+    # Dropout leaves the tokens where they are.
+    with pytest.warns(UserWarning, match=words):
+        assert analysis.features_of(model).token_grid == vit_tf.TokenGrid(28, 28, 0, 8)
 
 
 class Repeated(nn.Module):
