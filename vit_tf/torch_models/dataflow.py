@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from vit_tf.torch_models import axes
 from vit_tf.torch_models.axes import PRODUCTS, tensors_in
 
 ADDITIONS = ("add", "add_", "__add__", "__iadd__", "__radd__")
@@ -87,6 +88,7 @@ class Dataflow(TorchFunctionMode):
         # From values that are views of others, such as their transposes, to these.
         self._viewed: dict[int, int] = {}
         setattr(images, ATTRIBUTE, 0)
+        axes.set_label(images, 1)
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -103,8 +105,10 @@ class Dataflow(TorchFunctionMode):
             self._numbers[path] += 1
             number = self._numbers[path]
         is_sum = name in ADDITIONS and len(read) == 2 and read[0].shape == read[1].shape
+        has_weights = any(axes.label_of(tensor) == axes.WEIGHTS for tensor in tensors)
         before = _random_state()
         result = func(*args, **kwargs)
+        axes.propagate(func, args, kwargs, result)
         outputs = tensors_in(result if isinstance(result, tuple) else [result])
         outputs = tensors_in(args[:1]) if name == "__setitem__" else outputs
         is_filled = name.endswith("_like") or name.startswith("new_")
@@ -115,7 +119,9 @@ class Dataflow(TorchFunctionMode):
         if sources and outputs and not is_filled:
             is_product = any(isinstance(x, torch.nn.Parameter) and x.dim() > 1 for x in tensors)
             has_kernel = name in KERNELS or (is_product and name in PRODUCTS)
-            attends = name in ATTENTION or (name == "softmax" and outputs[0].dim() in (3, 4))
+            is_softmax = name == "softmax" and outputs[0].dim() in (3, 4)
+            becomes_weights = axes.label_of(outputs[0]) == axes.WEIGHTS and not has_weights
+            attends = name in ATTENTION or is_softmax or becomes_weights
             results = self._number(outputs)
             self.operations.append(
                 Operation(

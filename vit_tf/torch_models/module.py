@@ -323,7 +323,8 @@ def layout_of(
     elif end == "weights" or label == axes.WEIGHTS:
         order = list(range(rank))
     else:
-        channels = _axis_of_channels(value.shape, image_shape) if label is None else label
+        is_known = isinstance(label, int)
+        channels = label if is_known else _axis_of_channels(value.shape, image_shape)
         order = [i for i in range(rank) if i not in (examples, channels)]
         order = [examples, *order, *([channels] if channels != examples else [])]
     shape = tuple(value.shape[i] for i in order[1:])
