@@ -19,10 +19,10 @@ from typing import Any, TypeAlias, cast
 import tensorflow as tf
 from tqdm import tqdm
 
+from vit_tf.common.errors import explain, message_of
 from vit_tf.common.names import join_words
 from vit_tf.features.conversion import choose
 
-from ..engine.failures import explain, message_of
 from ..engine.results import with_model_names
 from ..engine.store import base_code, fingerprint, load_result, store_result
 from ..engine.stream import SECONDS_BETWEEN_LINES, Copy, Statistic, pass_of_copies, this_worker
@@ -307,7 +307,7 @@ def measure_all(
     for name, m in table.items():
         # All that a result is made of: models, parameters, code, data and inputs.
         inputs = [keys[source.name] for source in m.before]
-        facts = data.facts_of(m.reads)
+        facts = data.facts | data.optional_facts.get(m.reads or "", {})
         keys[name] = fingerprint(m.identity, base_code(), facts, inputs)
     results = {
         name: load_result(folder / f"{name}.nc", keys[name]) if m.saved else None
