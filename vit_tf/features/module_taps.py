@@ -76,6 +76,10 @@ class ModuleTaps:
             reasons["layers"] = (
                 "PyTorch does not show the layers of torch.jit.script: measure the module itself"
             )
+        if between := self.trace.channel_attention:
+            reasons["attention weights"] = (
+                f"{format_list(between)} attend between channels, not between tokens"
+            )
         if changed := self.trace.changed_weights:
             reasons["attention weights"] = (
                 f"{format_list(changed)} change the softmax before it weights the values, as "

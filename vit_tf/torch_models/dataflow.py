@@ -84,11 +84,13 @@ class Dataflow(TorchFunctionMode):
         self.operations: list[Operation] = []
         self.draws: dict[str, str] = {}
         self.may_shuffle = False
+        # Paths of submodules whose weights are between channels, as in cross-covariance attention.
+        self.channel_attention: list[str] = []
         self._stack, self._num_values, self._numbers = stack, 0, Counter()
         # From values that are views of others, such as their transposes, to these.
         self._viewed: dict[int, int] = {}
         setattr(images, ATTRIBUTE, 0)
-        axes.set_label(images, 1)
+        axes.set_label(images, (1,))
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -119,9 +121,12 @@ class Dataflow(TorchFunctionMode):
         if sources and outputs and not is_filled:
             is_product = any(isinstance(x, torch.nn.Parameter) and x.dim() > 1 for x in tensors)
             has_kernel = name in KERNELS or (is_product and name in PRODUCTS)
-            is_softmax = name == "softmax" and outputs[0].dim() in (3, 4)
-            becomes_weights = axes.label_of(outputs[0]) == axes.WEIGHTS and not has_weights
-            attends = name in ATTENTION or is_softmax or becomes_weights
+            label = axes.label_of(outputs[0])
+            becomes_weights = label == axes.WEIGHTS and not has_weights
+            if label == axes.CHANNEL_WEIGHTS and name == "softmax":
+                self.channel_attention.append(path)
+                becomes_weights = True
+            attends = name in ATTENTION or becomes_weights
             results = self._number(outputs)
             self.operations.append(
                 Operation(
