@@ -83,7 +83,7 @@ class ModuleTaps:
         if changed := self.trace.changed_weights:
             reasons["attention weights"] = (
                 f"{format_list(changed)} change the softmax before it weights the values, as "
-                "talking heads do, so its values are not the weights of one head"
+                "talking heads and attention sinks do"
             )
         return ModelFacts(
             name=self.model.name,
@@ -103,8 +103,11 @@ class ModuleTaps:
     def class_scores(self, layer: str) -> ClassScores:
         """A layer as the class scores, whose kind is that of what the module ends in."""
         ending = self.trace.ending if layer == SCORES else ""
-        is_known = ending in [*ScoreKind]
-        return ClassScores(layer, ScoreKind(ending) if is_known else ScoreKind.SOFTMAX)
+        if ending in ("", "linear"):
+            ending = expectations.declared_score_kind(self.model.module)
+        return ClassScores(
+            layer, ScoreKind(ending) if ending in [*ScoreKind] else ScoreKind.SOFTMAX
+        )
 
     @property
     def vectors(self) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -16,7 +16,8 @@ import torch
 SCORES, EXPONENTIALS, TOTALS, WEIGHTS = "scores", "exponentials", "totals", "weights"
 COVARIANCES, CHANNEL_WEIGHTS = "covariances", "channel weights"
 Label = tuple[int, ...] | str | None
-ATTRIBUTE = "_vit_tf_axes"  # of tensors that are made while a module is traced
+# Attributes of tensors that are made while a module is traced.
+ATTRIBUTE, FOLDED = "_vit_tf_axes", "_vit_tf_folded_heads"
 
 CHANNELS_SECOND = (
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
@@ -30,6 +31,7 @@ PRODUCTS = (
     *("scaled_dot_product_attention",),
 )
 RESHAPING = ("reshape", "view", "flatten", "unflatten", "reshape_as", "view_as", "_unsafe_view")
+CONCATENATIONS = ("cat", "concat", "concatenate")
 DIVISIONS = ("div", "div_", "divide", "__truediv__", "__itruediv__", "true_divide")
 TRANSPOSING = ("transpose", "transpose_", "swapaxes", "swapdims", "mT", "mH", "T", "H", "t")
 MOVING = ("permute", *TRANSPOSING, "movedim", "moveaxis", "unbind", "select")
@@ -48,6 +50,19 @@ def channel_axis(tensor: torch.Tensor) -> int | None:
     """The axis of channels of a tensor, from 0; None if it is unknown or if there are several."""
     label = label_of(tensor)
     return label[0] if isinstance(label, tuple) and len(label) == 1 else None
+
+
+class FoldedHeads(NamedTuple):
+    """Heads that share an axis with examples or windows."""
+
+    axis: int
+    count: int
+    are_last: bool  # whether the heads of one example are next to each other
+
+
+def folded_heads(tensor: torch.Tensor) -> FoldedHeads | None:
+    """The heads that are folded into another axis of a tensor; None if none are known to be."""
+    return getattr(tensor, FOLDED, None)
 
 
 def set_label(tensor: Any, label: Label) -> None:
@@ -76,6 +91,9 @@ def propagate(func: Callable, args: Sequence, kwargs: dict, result: Any) -> None
     for output in tensors_in([result]) if not isinstance(result, tuple) else tensors_in(result):
         if output.dim():
             set_label(output, _label(func, name, args, kwargs, sources, output))
+            if sources:
+                folded = _folded_heads(func, name, args, kwargs, sources, output)
+                setattr(output, FOLDED, folded)
 
 
 def _label(
@@ -87,7 +105,8 @@ def _label(
     output: torch.Tensor,
 ) -> Label:
     """The label of one output of an operation."""
-    rank, labels = output.dim(), [label for x in sources if (label := label_of(x)) is not None]
+    rank = output.dim()
+    labels = [label for x in sources if (label := label_of(x)) is not None]
     if labels and isinstance(labels[0], str) and name not in PRODUCTS:
         return _label_in_attention(name, args, kwargs, labels, sources, output)
     if name in CHANNELS_SECOND or "_pool" in name or name in ("interpolate", "boolean_dispatch"):
@@ -112,19 +131,46 @@ def _label(
     return tuple(sorted(x for old, new in blocks if {*old} <= channels for x in new)) or None
 
 
+def _folded_heads(
+    func: Callable,
+    name: str,
+    args: Sequence,
+    kwargs: dict,
+    sources: list[torch.Tensor],
+    output: torch.Tensor,
+) -> FoldedHeads | None:
+    """The heads that a reshape folds into another axis, or that its argument had there before."""
+    source = sources[1 if name == "baddbmm" else 0]
+    folded, label = folded_heads(source), label_of(source)
+    # Parts of one tensor, next to each other along the axis of examples.
+    stores = {x.untyped_storage().data_ptr() for x in sources}
+    if name in CONCATENATIONS and len(sources) > 1 == len(stores):
+        return FoldedHeads(0, len(sources), False) if _axis(args, kwargs) in (None, 0) else None
+    if name in PRODUCTS:
+        return folded if output.shape[:-2] == source.shape[:-2] else None
+    if folded is None and not (name in RESHAPING and isinstance(label, tuple)):
+        return None
+    for old, new in _moved_axes(func, name, args, kwargs, source, output):
+        if folded is not None and list(old) == [folded.axis] and len(new) == 1:
+            return folded._replace(axis=new[0])
+        heads = [axis for axis in old if isinstance(label, tuple) and axis in label]
+        if folded is None and len(new) == 1 and 0 < len(heads) < len(old):
+            return FoldedHeads(new[0], math.prod(source.shape[x] for x in heads), old[-1] in heads)
+    return None
+
+
 def _label_in_attention(
     name: str,
     args: Sequence,
     kwargs: dict,
-    labels: list[Label],
+    labels: Sequence[Label],
     sources: list[torch.Tensor],
     output: torch.Tensor,
 ) -> Label:
     """The label of what is computed from attention scores or weights."""
     is_last = False
     if name in ("softmax", "sum"):
-        axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        is_last = axis in (-1, (-1,), [-1], sources[0].dim() - 1)
+        is_last = _axis(args, kwargs) in (-1, (-1,), [-1], sources[0].dim() - 1)
     if name == "softmax":
         is_attention = is_last and output.dim() in (3, 4)
         kinds = {SCORES: WEIGHTS, COVARIANCES: CHANNEL_WEIGHTS}
@@ -177,8 +223,7 @@ def _moved_axes(
     if name in MOVING or is_reduced or is_indexed:
         # The same operation on a tensor without values, whose axes differ in size.
         marks = torch.empty([*range(MARK, MARK + before)], device="meta")
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        moved = marks.sum(dim) if is_reduced else func(marks, *args[1:], **kwargs)
+        moved = marks.sum(_axis(args, kwargs)) if is_reduced else func(marks, *args[1:], **kwargs)
         sizes = list((moved if isinstance(moved, torch.Tensor) else moved[0]).shape)
         found = {axis: MARK + axis for axis in range(before) if MARK + axis in sizes}
         if rank < before or len(found) == before:
@@ -187,6 +232,11 @@ def _moved_axes(
         return [([axis], [axis]) for axis in range(rank)]
     # A stack, or an index by tensors, leaves the last axis.
     return [([before - 1], [rank - 1])] if output.shape[-1] == source.shape[-1] else []
+
+
+def _axis(args: Sequence, kwargs: dict) -> Any:
+    """The argument `dim` of an operation, often its second; None without one."""
+    return kwargs.get("dim", args[1] if len(args) > 1 else None)
 
 
 def _holds_tensors(values: Any) -> bool:

@@ -18,6 +18,7 @@ CONCATENATIONS = ("cat", "concat", "concatenate", "stack")
 JOINS = (*ADDITIONS, *CONCATENATIONS)
 KERNELS = ("linear", "conv1d", "conv2d", "conv3d", "multi_head_attention_forward")
 KERNELS += ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+COPIES = ("clone", "contiguous", "add", "__add__", "__radd__")
 ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
 ATTRIBUTE = "_vit_tf_value"  # of tensors that depend on the images: the number of their value
 
@@ -137,7 +138,10 @@ class Dataflow(TorchFunctionMode):
             is_in_place = name.endswith("_") and not name.endswith("__")
             if len(read) == len(outputs) == 1 and not is_in_place:
                 same_size = read[0].numel() == outputs[0].numel()
-                if same_size and read[0].data_ptr() == outputs[0].data_ptr():
+                is_view = same_size and read[0].data_ptr() == outputs[0].data_ptr()
+                # sum([x, y]) begins with 0 + x.
+                is_copy = name in COPIES and torch.equal(read[0], outputs[0])
+                if is_view or is_copy:
                     self._viewed[results[0]] = self._viewed.get(sources[0], sources[0])
         return result
 

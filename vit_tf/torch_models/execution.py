@@ -343,18 +343,25 @@ class Execution(TorchFunctionMode):
             else:
                 scores = scores + attn_mask
         weights = F.dropout(torch.softmax(scores, dim=-1), dropout_p, training=True)
-        weights = self._attention("weights", weights)
-        return self._attention("heads", weights.to(value.dtype) @ value)
+        heads = axes.folded_heads(query)
+        weights = self._attention("weights", weights, heads)
+        return self._attention("heads", weights.to(value.dtype) @ value, heads)
 
     def _apply_weights(self, func: Callable, weights: Tensor, value: Tensor, **kwargs: Any) -> Any:
-        weights = self._attention("weights", weights)
-        return self._attention("heads", func(weights, value, **kwargs))
+        heads = axes.folded_heads(weights)
+        weights = self._attention("weights", weights, heads)
+        return self._attention("heads", func(weights, value, **kwargs), heads)
 
-    def _attention(self, what: str, value: Tensor) -> Tensor:
+    def _attention(self, what: str, value: Tensor, heads: axes.FoldedHeads | None) -> Tensor:
         """The weights or the outputs of heads; an axis of heads is split from that of examples."""
         shape, size = value.shape, self._batch_size
-        by_head = value
-        if value.dim() == 3 and size and shape[0] % size == 0:
+        by_head, is_swapped = value, False
+        if value.dim() == 3 and heads is not None and heads.axis == 0:
+            is_swapped = not heads.are_last
+            sizes = (-1, heads.count) if heads.are_last else (heads.count, -1)
+            by_head = value.reshape(*sizes, *shape[1:])
+            by_head = by_head.transpose(0, 1) if is_swapped else by_head
+        elif value.dim() == 3 and size and shape[0] % size == 0:
             by_head = value.reshape(size, -1, *shape[1:])
         path = self._stack[-1] if self._stack else ""
         # Not a softmax or dropout inside the submodule that attends.
@@ -364,11 +371,15 @@ class Execution(TorchFunctionMode):
         site = path if block is None else f"{block}/attention"
         self.attending.add(path)
         result = self.named(f"{site}/{what}", by_head)
-        return value if result is by_head else result.reshape(shape)
+        if result is by_head:
+            return value
+        return (result.transpose(0, 1) if is_swapped else result).reshape(shape)
 
     def _join(self, func: Callable, args: tuple, kwargs: dict, site: Site) -> Tensor:
         """Names a sum or concatenation that ends a block, and the terms of a sum."""
-        if site.skip is not None and len(args) == 2 and not kwargs:
+        if site.skip is not None and len(args) == 2:
+            if factor := kwargs.get("alpha"):  # torch.add(x, y, alpha=a) adds a y
+                func, args, kwargs = torch.add, (args[0], factor * args[1]), {}
             ends = ("skip", "branch") if site.skip == 0 else ("branch", "skip")
             # The skip is named first, as in a block.
             order = sorted(zip(ends, (0, 1), strict=True), reverse=True)

@@ -231,6 +231,12 @@ def _default_processor(kind: str) -> Any:
     return None
 
 
+def declared_score_kind(module: torch.nn.Module) -> str:
+    """The kind of class scores that a Hugging Face model's configuration declares, or ""."""
+    problem = getattr(getattr(module, "config", None), "problem_type", None)
+    return "sigmoids" if problem == "multi_label_classification" else ""
+
+
 def find_class_names(module: torch.nn.Module) -> tuple[str, ...]:
     """The names of classes in a Hugging Face model's configuration, where they are names."""
     names = getattr(getattr(module, "config", None), "id2label", None)

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+import vit_tf
 from vit_tf import analysis
 
 torch = pytest.importorskip("torch")
@@ -57,6 +58,20 @@ class Attention(nn.Module):
         elif self.kind == "covariance":
             q, k = nn.functional.normalize(q, dim=-1), nn.functional.normalize(k, dim=-1)
             y = ((q @ k.transpose(-1, -2)).softmax(-1) @ v).permute(0, 3, 1, 2)
+        elif self.kind in ("heads first", "heads joined", "heads last"):
+            parts = self.qkv(x).chunk(3, -1)
+            if self.kind == "heads joined":  # as in the Set Transformer
+                q, k, v = (torch.cat(part.split(16, 2), 0) for part in parts)
+            else:
+                order = (2, 0, 1, 3) if self.kind == "heads first" else (0, 2, 1, 3)
+                split = (part.view(n, tokens, 2, 16).permute(*order) for part in parts)
+                q, k, v = (part.reshape(2 * n, tokens, 16) for part in split)
+            weights = (torch.bmm(q, k.transpose(1, 2)) / 4).softmax(-1)
+            y, sizes = torch.bmm(weights, v), (n, 2) if self.kind == "heads last" else (2, n)
+            by_head = weights.view(*sizes, tokens, tokens)
+            y = y.view(*sizes, tokens, 16)
+            self.weights = by_head if self.kind == "heads last" else by_head.transpose(0, 1)
+            y = y.permute(0, 2, 1, 3) if self.kind == "heads last" else y.permute(1, 2, 0, 3)
         else:
             scores = q @ k.transpose(-1, -2) / 4
             scores = scores.masked_fill(torch.eye(tokens, dtype=torch.bool), -1e4)
@@ -123,9 +138,12 @@ def test_a_softmax_over_channels_is_no_attention_between_tokens(kind, reason, im
     ]
 
 
-@pytest.mark.parametrize("kind", ["masked", "experts"])
+@pytest.mark.parametrize("kind", ["masked", "experts", "heads first", "heads joined", "heads last"])
 def test_attention_is_that_of_queries_and_keys_alone(kind, images):
-    """Masks keep what scores are; a mixture of experts is the MLP of its block."""
+    """Masks keep what scores are; a mixture of experts is the MLP of its block.
+
+    Heads may be folded into the axis of examples, in either order.
+    """
     module = net(kind)
     with torch.no_grad():
         stream = module.patches(torch.tensor(images).permute(0, 3, 1, 2)).flatten(2).transpose(1, 2)
@@ -144,3 +162,69 @@ def test_attention_is_that_of_queries_and_keys_alone(kind, images):
     ratio = analysis.skip_ratio(module, images)
     assert [x.rpartition("/")[2] for x in ratio.layer.values] == ["attention", "mlp"] * 2
     np.testing.assert_allclose(ratio.part_ratio.sel(part="all"), ratios, rtol=1e-4)
+
+
+def test_heads_that_are_folded_in_front_of_examples_are_ablated_one_by_one(images):
+    module, labels = net("heads first"), np.arange(6) % 5
+    x = torch.tensor(images).permute(0, 3, 1, 2)
+
+    def loss(block=None, head=None):
+        """The loss without a head, whose channels the output projection does not get."""
+
+        def remove(_, args):
+            return (args[0] * (torch.arange(32) // 16 != head),)
+
+        hook = block is not None and block.attention.out.register_forward_pre_hook(remove)
+        with torch.no_grad():
+            value = nn.functional.cross_entropy(module(x), torch.tensor(labels)).item()
+        if hook:
+            hook.remove()
+        return value
+
+    expected = [[loss(block, head) - loss() for head in (0, 1)] for block in module.blocks]
+    change = analysis.head_ablation(module, (images, labels)).loss_change
+    np.testing.assert_allclose(change, expected, rtol=1e-3, atol=1e-6)
+
+
+class Scaled(Block):
+    """The residual sums in other words: with a factor, and as the sum of a list."""
+
+    def forward(self, x):
+        x = torch.add(x, self.attention(self.norm1(x)), alpha=0.5)
+        return sum([x, self.mlp(self.norm2(x))])
+
+
+def test_sums_with_a_factor_and_of_lists_are_skips(images):
+    module = net("masked")
+    module.blocks = nn.Sequential(Scaled("masked"), Scaled("masked"))
+    ratios = []
+    with torch.no_grad():
+        stream = module.patches(torch.tensor(images).permute(0, 3, 1, 2)).flatten(2).transpose(1, 2)
+        for block in module.blocks:
+            for factor, branch, norm in (
+                (0.5, block.attention, block.norm1),
+                (1, block.mlp, block.norm2),
+            ):
+                step = factor * branch(norm(stream))
+                ratios.append((stream.norm(dim=-1) / step.norm(dim=-1)).mean().item())
+                stream = stream + step
+    ratio = analysis.skip_ratio(module, images)
+    np.testing.assert_allclose(ratio.part_ratio.sel(part="all"), ratios, rtol=1e-4)
+    values = vit_tf.extract_features(module, images)
+    last = [value for name, value in values.items() if name.startswith("block")][-1]
+    np.testing.assert_allclose(last, stream.numpy(), rtol=1e-4, atol=1e-5)
+    assert analysis.attention_rollout(module, images).sizes["layer"] == 2
+
+
+def test_a_configuration_that_declares_several_labels_has_sigmoids(images):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    options = {"image_size": 16, "patch_size": 8, "intermediate_size": 16, "num_labels": 3}
+    kind = {"problem_type": "multi_label_classification", "initializer_range": 0.4}
+    module = transformers.ViTForImageClassification(
+        transformers.ViTConfig(**sizes, **options, **kind)
+    ).eval()
+    with torch.no_grad():
+        logits = module(torch.tensor(images).permute(0, 3, 1, 2)).logits
+    found = analysis.predict(module, images, top=3).probability
+    np.testing.assert_allclose(found, logits.sigmoid().sort(1, descending=True)[0], rtol=1e-5)
