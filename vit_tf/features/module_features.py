@@ -16,7 +16,6 @@ from vit_tf.common.names import format_list, lookup, match
 from vit_tf.data.preprocessing import require_images
 from vit_tf.features.features import Features, ModelFacts, Runs, Taps, cannot_be_split
 from vit_tf.torch_models.execution import (
-    EMBEDDING,
     LOCK,
     OUTPUT,
     SCORES,
@@ -32,6 +31,7 @@ from vit_tf.torch_models.module import (
     as_array,
     is_inside_a_module,
 )
+from vit_tf.torch_models.structure import EMBEDDING
 from vit_tf.torch_models.traced import TracedModule
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from vit_tf.common.names import format_list, is_part, last_part
 from vit_tf.torch_models import axes
 from vit_tf.torch_models.dataflow import Dataflow, value_of
 from vit_tf.torch_models.execution import (
-    EMBEDDING,
     LOCK,
     OUTPUT,
     SCORES,
@@ -31,7 +30,13 @@ from vit_tf.torch_models.expectations import (
     image_encoder_hint,
     num_image_channels,
 )
-from vit_tf.torch_models.structure import Call, Structure, adds_to_input, find_structure
+from vit_tf.torch_models.structure import (
+    EMBEDDING,
+    Call,
+    Structure,
+    adds_to_input,
+    find_structure,
+)
 
 Array = np.ndarray
 BATCH_SIZES = (2, 3)  # of two runs, which show the axis of examples
