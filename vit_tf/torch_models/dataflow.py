@@ -118,7 +118,9 @@ class Dataflow(TorchFunctionMode):
             self.may_shuffle |= not (is_noisy and outputs[0].shape == read[0].shape)
         if sources and outputs and not is_filled:
             is_product = any(isinstance(x, torch.nn.Parameter) and x.dim() > 1 for x in tensors)
-            has_kernel = name in KERNELS or (is_product and name in PRODUCTS)
+            # Layers of quantized weights hold these as one object of PyTorch.
+            is_packed = any(isinstance(value, torch.ScriptObject) for value in args)
+            has_kernel = name in KERNELS or (is_product and name in PRODUCTS) or is_packed
             is_softmax = name == "softmax" and outputs[0].dim() in (3, 4)
             becomes_weights = axes.label_of(outputs[0]) == axes.WEIGHTS and not has_weights
             attends = name in ATTENTION or is_softmax or becomes_weights
