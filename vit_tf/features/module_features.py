@@ -66,6 +66,10 @@ class TorchFeatures(Features):
         self.is_editable = not isinstance(model, TracedModule)
         self._graph: tuple[Array, dict, dict] | None = None
 
+    @property
+    def source(self) -> torch.nn.Module:
+        return self.model.module
+
     @cached_property
     def facts(self) -> ModelFacts:
         """What is known about the module; the layers are those for images of its own size."""
@@ -76,6 +80,9 @@ class TorchFeatures(Features):
 
     def with_facts(self, **changes: Any) -> TorchFeatures:
         return TorchFeatures(self.model, self._select, replace(self._facts, **changes))
+
+    def with_model(self, model: torch.nn.Module) -> TorchFeatures:
+        return TorchFeatures(self.model.with_module(model), self._select, self._facts)
 
     def select(self, layers: Iterable[str]) -> TorchFeatures:
         patterns = tuple(layers)

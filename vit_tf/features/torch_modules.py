@@ -52,6 +52,10 @@ class ModuleFeatures(TorchFeatures):
         facts = replace(self._facts, **changes)
         return ModuleFeatures(self._described, facts, self._names, self._patterns)
 
+    def with_model(self, model: torch.nn.Module) -> ModuleFeatures:
+        described = replace(self._described, model=self._described.model.with_module(model))
+        return ModuleFeatures(described, self._facts, self._names, self._patterns)
+
     def require_shape(self, shape: Iterable[int | None]) -> None:
         if self._facts.input_shape is not None:
             require_images(shape, self._facts.input_shape)

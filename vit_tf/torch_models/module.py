@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -97,6 +98,12 @@ class TorchModule:
             return find_image_shape(self)
         height, width, *channels = self._size
         return height, width, channels[0] if channels else num_image_channels(self.module)
+
+    def with_module(self, module: torch.nn.Module) -> TorchModule:
+        """The same for another module of the same structure, whose traces these are too."""
+        other = copy.copy(self)
+        other.module = unwrapped(module)
+        return other
 
     def trace(self, image_shape: Sequence[int]) -> Trace:
         """What it computes for images of shape (height, width, channel)."""
