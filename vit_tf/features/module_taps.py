@@ -15,9 +15,9 @@ from vit_tf.features.module_features import input_shape_of, select_layers
 from vit_tf.features.structure import MAX_LAYERS, ModelGraph, spread
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import expectations
-from vit_tf.torch_models.execution import EMBEDDING, OUTPUT, SCORES
+from vit_tf.torch_models.execution import OUTPUT, SCORES
 from vit_tf.torch_models.module import TorchModule, Trace
-from vit_tf.torch_models.structure import is_inside
+from vit_tf.torch_models.structure import EMBEDDING, is_inside
 from vit_tf.torch_models.traced import TracedModule, as_model
 
 SITES = ("attention", "mlp")

@@ -121,7 +121,9 @@ class Dataflow(TorchFunctionMode):
             self.may_shuffle |= not (is_noisy and outputs[0].shape == read[0].shape)
         if sources and outputs and not is_filled:
             is_product = any(isinstance(x, torch.nn.Parameter) and x.dim() > 1 for x in tensors)
-            has_kernel = name in KERNELS or (is_product and name in PRODUCTS)
+            # Layers of quantized weights hold these as one object of PyTorch.
+            is_packed = any(isinstance(value, torch.ScriptObject) for value in args)
+            has_kernel = name in KERNELS or (is_product and name in PRODUCTS) or is_packed
             label = axes.label_of(outputs[0])
             becomes_weights = label == axes.WEIGHTS and not has_weights
             if label == axes.CHANNEL_WEIGHTS and name == "softmax":

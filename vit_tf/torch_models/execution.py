@@ -19,13 +19,13 @@ from torch.overrides import TorchFunctionMode
 from vit_tf.common.names import are_named
 from vit_tf.torch_models import axes
 from vit_tf.torch_models.dataflow import JOINS
-from vit_tf.torch_models.structure import Site, Structure
+from vit_tf.torch_models.structure import EMBEDDING, Site, Structure
 
 Tensor = torch.Tensor
 # Takes the name of a value inside a module and the value; returns what the module goes on with.
 Watch = Callable[[str, Tensor], Tensor]
-# Names of what the first block is given, and of what the model returns.
-EMBEDDING, SCORES, OUTPUT = "embedding", "logits", "output"
+# Names of what the model returns.
+SCORES, OUTPUT = "logits", "output"
 # The operations at the end of a classifier that show what its scores are.
 ENDINGS = {"softmax": "softmax", "log_softmax": "softmax", "sigmoid": "sigmoids"}
 ENDINGS |= {"linear": "linear"}

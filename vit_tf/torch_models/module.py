@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +17,6 @@ from vit_tf.common.names import format_list, is_part, last_part
 from vit_tf.torch_models import axes
 from vit_tf.torch_models.dataflow import Dataflow, value_of
 from vit_tf.torch_models.execution import (
-    EMBEDDING,
     LOCK,
     OUTPUT,
     SCORES,
@@ -32,7 +31,14 @@ from vit_tf.torch_models.expectations import (
     image_encoder_hint,
     num_image_channels,
 )
-from vit_tf.torch_models.structure import Call, Structure, adds_to_input, find_structure
+from vit_tf.torch_models.kept_traces import keep_trace
+from vit_tf.torch_models.structure import (
+    EMBEDDING,
+    Call,
+    Structure,
+    adds_to_input,
+    find_structure,
+)
 
 Array = np.ndarray
 BATCH_SIZES = (2, 3)  # of two runs, which show the axis of examples
@@ -106,7 +112,8 @@ class TorchModule:
         """What it computes for images of shape (height, width, channel)."""
         key = tuple(image_shape)
         if key not in self._traces:
-            self._traces[key] = _trace(self, key)
+            with LOCK:
+                self._traces[key] = keep_trace(self.module, key, partial(_trace, self, key))
             if draws := self._traces[key].structure.draws:
                 operations = [f"{name} in {p!r}" if p else name for name, p in draws.items()]
                 warnings.warn(
