@@ -449,8 +449,8 @@ def _require_preprocessing(preprocessing: Prepares | None) -> Prepares:
     if preprocessing is None:
         raise ValueError(
             "The model does not declare its preprocessing, which files and 8-bit images need: "
-            "set model.preprocessing = vit_tf.Preprocessing(...), or pass preprocessing= to "
-            "vit_tf.torch_features. Or pass float arrays with the values that the model expects."
+            "set model.preprocessing = vit_tf.Preprocessing(...), or pass float arrays with the "
+            "values that the model expects."
         )
     return preprocessing
 
