@@ -21,7 +21,7 @@ from vit_tf.data.any_images import (
     ImagesLike,
     as_images,
     is_raw,
-    size_of_floats,
+    shape_of_floats,
     with_channel_axis,
 )
 from vit_tf.data.batches import BATCH_SIZE, IN_ORDER, RANDOM, batch_arrays, explained_batches
@@ -194,8 +194,8 @@ def read_model(
         model: a model in any form.
         kind, layers, detail: as for `prepare`.
         block: name of the block, for the kind `"block_heads"`.
-        images: images in any form. If they are floats of one size that a PyTorch module takes, its
-            layers are determined for this size.
+        images: images in any form. If they are floats of one shape that a PyTorch module takes, its
+            layers are determined for this shape.
     """
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
         model = vit_tf.load(model)
@@ -203,8 +203,9 @@ def read_model(
 
     def select() -> Features:
         # Measurements of other kinds of layers are made of the same trace of the model.
-        size = size_of_floats(images) if is_torch_module(model) and images is not None else None
-        whole = keep(model, ("features",), partial(as_features, model, size))
+        is_shown = is_torch_module(model) and images is not None
+        shape = shape_of_floats(images) if is_shown else None
+        whole = keep(model, ("features",), partial(as_features, model, shape))
         return select_features(whole, kind, patterns, block, detail)
 
     return keep(model, ("layers", kind, patterns, block, detail), select)

@@ -22,7 +22,6 @@ from vit_tf.features.layers import Detail, Shape
 from vit_tf.features.structure import OF_SUBLAYERS
 from vit_tf.features.tokens import as_grid
 
-from ..engine.accessors import ResultDataset
 from ..engine.class_scores import (
     class_divergence,
     classification_loss,
@@ -37,7 +36,7 @@ from ..engine.preparation import (
     read_model,
     score_layer,
 )
-from ..engine.results import CLS, facts_of, require_finite, require_word, variable
+from ..engine.results import CLS, ResultDataset, facts_of, require_finite, require_word, variable
 from ..engine.stream import Statistic, Totals, as_dataset, evaluate, mean_per_batch
 from ..engine.traces import reusable
 from ..statistics.intervals import mean_from_sums

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.common.errors import explain
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import ImagesLike, as_images, is_raw
 from vit_tf.data.batches import BatchRule
@@ -24,7 +25,6 @@ from vit_tf.features.features import ModelFacts
 from vit_tf.features.preprocessed import to_common_range
 
 from ..engine.class_scores import as_probabilities
-from ..engine.failures import explain
 from ..engine.pictures import THUMBNAIL, as_pictures
 from ..engine.results import Results
 from ..engine.store import has_own_digest, load_unchanged, save
@@ -362,12 +362,13 @@ def make_report(
         images = (images, np.asarray(labels))
     numbers = list(map(str, [figures] if isinstance(figures, str | int) else figures))
     chosen_figures = lookup_figures(numbers)
+    given_models = name_models(models)
     sources = {
         name: str(model)
-        for name, model in name_models(models).items()
+        for name, model in given_models.items()
         if isinstance(model, str | os.PathLike)
     }
-    models = {name: open_model(model) for name, model in name_models(models).items()}
+    models = {name: open_model(model, images) for name, model in given_models.items()}
     require_distinct(models)
     for name, model in models.items():
         if not callable(model):

@@ -144,18 +144,20 @@ def is_raw(images: Any) -> bool:
     return hasattr(images, "dtype") and tf.as_dtype(images.dtype).is_integer
 
 
-def size_of_floats(images: Any) -> tuple[int, int] | None:
-    """(height, width) of images that a model takes as they are; None for raw ones, or several."""
+def shape_of_floats(images: Any) -> tuple[int, int, int] | None:
+    """(height, width, channel) of images that a model takes as they are.
+
+    None for raw images, for images of several shapes and for what may be a batch of grey images.
+    """
     if is_raw(images):
         return None
     images = _without_labels(images)
     if isinstance(images, list):
-        sizes = {size_of_floats(image) for image in images}
-        return sizes.pop() if len(sizes) == 1 else None
+        shapes = {shape_of_floats(image) for image in images}
+        return shapes.pop() if len(shapes) == 1 else None
     shape: tuple = tuple(getattr(images, "shape", ()))
-    if len(shape) not in (3, 4) or shape[-1] not in CHANNELS or None in shape[-3:-1]:
-        return None
-    return shape[-3], shape[-2]
+    is_image = len(shape) == 4 or (len(shape) == 3 and shape[-1] in CHANNELS)
+    return shape[-3:] if is_image and None not in shape[-3:] else None
 
 
 def _without_labels(images: Any) -> Any:
