@@ -170,8 +170,8 @@ def load_plain_pickle(path: str | os.PathLike) -> Any:
     """Reads a pickle of numbers, texts, lists and arrays of numbers that Python 2 or 3 wrote.
 
     A pickle is a program that calls what it names. Here it can name nothing but `NAMED`, in which
-    no function or type of NumPy is its own: a pickle that changes a dtype could have bytes of a
-    file read as addresses of objects.
+    no function or type of NumPy is its own: a pickle that changes a dtype could turn bytes of the
+    file into addresses of objects.
     """
     try:
         # Python 2 wrote the bytes of arrays as text, which only this encoding gives back.
