@@ -138,6 +138,14 @@ def mean_over_batches(batches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
     return mean_of(*total), total[1], mean_of(*(total[:, None] - sums_of_batches))
 
 
+def as_counts(k: int | Sequence[int]) -> tuple[int, ...]:
+    """Numbers of neighbours or of top ranks as a tuple; a `ValueError` for none, or one below 1."""
+    counts = (k,) if isinstance(k, int | np.integer) else tuple(k)
+    if not counts or min(counts) < 1:
+        raise ValueError(f"Expected every k to be at least 1. Received: k={k}")
+    return counts
+
+
 def require_directions(counts: Mapping[str, Any]) -> None:
     """Raises a `ValueError` for layers with features without a direction, given their numbers."""
     if layers := [layer for layer, count in counts.items() if count]:

@@ -198,8 +198,19 @@ class Features(abc.ABC):
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """`Preprocessing` from 8-bit images to the model's input: `facts.preprocessing`."""
+        """`Preprocessing` from 8-bit images to the model's input: `facts.preprocessing`.
+
+        If it is unknown or wrong, set it, as for any model.
+        """
         return self.facts.preprocessing
+
+    @preprocessing.setter
+    def preprocessing(self, preprocessing: Preprocessing | None) -> None:
+        changed = self.with_facts(
+            preprocessing=preprocessing, preprocessing_origin="set by the model"
+        )
+        vars(self).clear()
+        vars(self).update(vars(changed))
 
     @property
     def identity(self) -> int:
