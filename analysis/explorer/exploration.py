@@ -16,8 +16,9 @@ import xarray as xr
 import vit_tf
 from vit_tf.common.errors import explain
 from vit_tf.common.names import join_words, without_password
-from vit_tf.data.any_images import as_images, in_known_form
+from vit_tf.data.any_images import as_images
 from vit_tf.data.files import write_whole
+from vit_tf.data.known_forms import Examples, in_known_form
 from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.features.conversion import facts_of, name_models, own_name
 
@@ -414,9 +415,14 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | st
         given = np.asarray(images[1])
         if given.ndim == 1 and given.dtype.kind in "iu":
             images, given_labels = images[0], given.tolist()
-    if isinstance(images, str | os.PathLike):
+    if hasattr(images, "__next__"):
+        images = list(images)
+    if not isinstance(images, list | tuple):
         images = in_known_form(images)
-    if isinstance(images, tf.data.Dataset):
+    if isinstance(images, Examples):
+        images, *others = zip(*images.read_singly(), strict=True)
+        labels = np.asarray(others[0]).tolist() if others else []
+    elif isinstance(images, tf.data.Dataset):
         class_names, examples = getattr(images, "class_names", None), []
         for batch in as_images(images):
             batch, *others = batch if isinstance(batch, tuple) else (batch,)

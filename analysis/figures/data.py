@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import join_words
-from vit_tf.data.batches import BATCH_SIZE, BatchRule, batch_arrays
+from vit_tf.data.batches import BATCH_SIZE, BatchRule, LazyRows, batch_arrays
 from vit_tf.data.files import digest_files
 from vit_tf.data.labels import count_classes, require_label_type, require_labels
 
@@ -238,7 +238,7 @@ def num_field_images(batch_size: int) -> int:
 def _batched(images: Any, rule: BatchRule) -> tf.data.Dataset:
     """Batches of a data set as they are, of arrays by a rule; a `ValueError` for no images."""
     leaves = images if isinstance(images, tuple) else (images,)
-    are_arrays = all(isinstance(leaf, np.ndarray) for leaf in leaves)
+    are_arrays = all(isinstance(leaf, np.ndarray | LazyRows) for leaf in leaves)
     return as_dataset(batch_arrays(images, rule) if are_arrays else images)
 
 

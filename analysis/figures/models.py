@@ -22,6 +22,7 @@ from keras import backend
 import vit_tf
 from vit_tf.common.errors import as_reason, explain
 from vit_tf.common.names import format_list, is_part, join_words, match
+from vit_tf.data.any_images import shape_of_floats
 from vit_tf.data.preprocessing import Preprocessing, interval
 from vit_tf.features import recorder
 from vit_tf.features.attention_weights import (
@@ -39,6 +40,7 @@ from vit_tf.features.layers import (
     layers_of,
     readable_layers,
     structure_of_outputs,
+    unfit_attention,
     warn_of_missed_blocks,
 )
 from vit_tf.features.lazy_features import LazyFeatures
@@ -217,9 +219,9 @@ class StudyModel:
         """The layers that a measurement of a kind reads; a `NotApplicable` where there are none."""
         layers = self.find_layers(kind, detail, block)
         if "attention" in kind and not layers:
-            shapes = {tap: self.shapes[tap] for tap in self.weights if tap in self.shapes}
             reason = self.features.facts.reasons.get("attention weights", "")
-            reason = reason or attended(shapes, self.grid)[1] or "attention weights"
+            reason = reason or unfit_attention(kind, self.taps, self.shapes, self.grid)
+            reason = reason or "attention weights"
             is_known = has_tap_grammar(self.taps)
             if reason == "attention weights" and self.has_tokens and not is_known:
                 reason += " among its layers: layers with attention do not return them"
@@ -401,6 +403,13 @@ class LoadedModel:
         return isinstance(self.model, keras.Model)
 
     @property
+    def original(self) -> Any:
+        """The Keras model or PyTorch module that untrained copies are made of; None for others."""
+        if isinstance(self.model, Features):
+            return self.model.source
+        return self.model if self.is_keras else None
+
+    @property
     def is_foreign(self) -> bool:
         """Whether it is a whole Keras model whose layers have names of their own."""
         is_whole = self.is_keras and not isinstance(self.model, TapModel)
@@ -461,11 +470,16 @@ def shared_framing(
     return Preprocessing(size, half, half)
 
 
-def open_model(model: Any) -> Any:
-    """A model that is loaded, if given by its path or name; features of a PyTorch module."""
+def open_model(model: Any, images: Any = None) -> Any:
+    """A model that is loaded, if given by its path or name; features of a PyTorch module.
+
+    A module is measured at the size of the images, if these are floats of one size.
+    """
     if isinstance(model, str | os.PathLike):
         model = vit_tf.load(model)
-    return as_features(model) if is_torch_module(model) else model
+    if not is_torch_module(model):
+        return model
+    return as_features(model, None if images is None else shape_of_floats(images))
 
 
 def prepare_models(
@@ -530,8 +544,16 @@ def prepare_models(
             notes[title].append(message + remedy)
     all_models = []
     for source, model in zip(loaded, with_given_roles(models), strict=True):
-        seeds = range(seed, seed + copies) if source.is_keras else ()
-        makers = [partial(vit_tf.reinitialize, source.model, own_seed) for own_seed in seeds]
+        seeds = range(seed, seed + copies) if source.original is not None else ()
+        makers = [cache(partial(vit_tf.reinitialize, source.original, each)) for each in seeds]
+        # Only an attempt shows whether all weights of a PyTorch module can be drawn.
+        try:
+            for make in [] if source.is_keras else makers:
+                make()
+        except ValueError as error:
+            title, reason = "Models without untrained copies", as_reason(str(error))
+            notes[title].append(f"{source.name}: {reason}")
+            makers = []
         all_models += [model, *baselines_of(model, makers, seed)]
     return all_models, rows, list(notes.items())
 
@@ -754,7 +776,7 @@ def _attention_of(
         return {}, {}
     nothing: dict[str, Shape] = dict.fromkeys(computed, ())
     shapes = {name: whole.facts.shapes[name] for name in computed}
-    names, why = attended(shapes, whole.facts.grid)
+    names, why = attended(computed, shapes, whole.facts.grid)
     if wrong := find_contradicted(loaded.model, names, images):
         paths = list(dict.fromkeys(recorder.split_weights(name)[0] for name in wrong))
         return nothing, {"attention weights": CONTRADICTION.format(format_list(paths))}
@@ -763,11 +785,12 @@ def _attention_of(
 
 
 def baselines_of(
-    model: StudyModel, copies: Sequence[Callable[[], keras.Model]] = (), seed: int = 0
+    model: StudyModel, copies: Sequence[Callable[[], Any]] = (), seed: int = 0
 ) -> list[StudyModel]:
     """The random baselines of a model, to compare its features with; none for other baselines.
 
-    `copies` are functions that make copies of the model with random weights, of different seeds.
+    `copies` are functions that make copies of the Keras model or PyTorch module with random
+    weights, of different seeds.
     """
     is_variant = model.role in COPIED_VARIANTS
     if not is_variant and model.role not in (*ARMS, "model"):
@@ -779,7 +802,7 @@ def baselines_of(
             "features": LazyFeatures(
                 model.features.facts, lambda copy=copy: model.features.with_model(copy())
             ),
-            "keras_model": copy,
+            "keras_model": copy if model.keras_model else None,
             "original_key": model.key,
         }
     if not is_variant:

@@ -500,7 +500,9 @@ def activation_patching(
         for each in (model, source)
         if each is not None
     ]
-    (features, *others), _ = prepare_images(models, {}, scores=[scores] * len(models))
+    # Both images of a pair must keep their position, so pairs stay in their order.
+    data = as_dataset(pairs)
+    (features, *others), _ = prepare_images(models, {"pairs": data}, scores=[scores] * len(models))
     other_model = others[0] if others else features
     scores = score_layer(features, scores)
     shapes = layers_to_edit(features, scores)
@@ -514,8 +516,6 @@ def activation_patching(
         raise ValueError(
             f"Expected the other model to have the same layers. Missing: {format_list(missing)}"
         )
-    # Both images of a pair must keep their position, so pairs stay in their order.
-    data = as_dataset(pairs)
     ranks = [spec.shape.rank for spec in tf.nest.flatten(data.element_spec)]
     if len(ranks) != 2 or set(ranks) - {4, None}:
         raise ValueError(

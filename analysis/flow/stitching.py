@@ -14,7 +14,6 @@ import vit_tf
 from vit_tf import edits
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
-from vit_tf.features.keras_features import KerasFeatures
 from vit_tf.features.tokens import TokenGrid
 
 from ..engine.least_squares import ridge_inverse
@@ -88,7 +87,8 @@ def stitching(
         * `loss_change_stderr`, `accuracy_change_stderr` and `output_change_stderr`: the standard
           errors of the three changes over images.
         * `untrained_loss_change`, of shape (layer_x, layer_y): `loss_change` for the layers of a
-          randomly initialized copy of the first model, if that is a Keras model.
+          randomly initialized copy of the first model, if that is a Keras model or a PyTorch
+          module.
         * `pixels_loss_change`, of shape (layer_y,): `loss_change` if the spatial tokens are mapped
           from the pixels of their patches.
         * `loss` and `accuracy`, scalars: the cross-entropy and the accuracy of the second model
@@ -121,7 +121,7 @@ def stitching(
     grid_x = x.facts.grid
     grid = require_grid(y, None)
     sources = {"": x}
-    if isinstance(x, KerasFeatures):
+    if x.source is not None:
         sources[UNTRAINED] = keep(
             x, ["untrained copy"], lambda: x.with_model(vit_tf.reinitialize(x.source))
         )

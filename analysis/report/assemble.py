@@ -18,6 +18,7 @@ from vit_tf.common.errors import explain
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import ImagesLike, as_images, is_raw
 from vit_tf.data.batches import BatchRule
+from vit_tf.data.known_forms import in_known_form
 from vit_tf.data.preprocessing import Preprocessing, check_values
 from vit_tf.features.conversion import ModelLike, facts_of, name_models
 from vit_tf.features.features import ModelFacts
@@ -376,7 +377,7 @@ def make_report(
         for name, model in given_models.items()
         if isinstance(model, str | os.PathLike)
     }
-    models = {name: open_model(model) for name, model in given_models.items()}
+    models = {name: open_model(model, images) for name, model in given_models.items()}
     require_distinct(models)
     for name, model in models.items():
         if not callable(model):
@@ -387,11 +388,12 @@ def make_report(
     facts = {name: facts_of(model) for name, model in models.items()}
     expectations = {name: each.expected_images for name, each in facts.items()}
     framing = shared_framing(list(expectations.values()))
-    if any(given is not None and not is_raw(given) for given in (images, train)):
-        expectations |= _one_range(facts, expectations)
     setup = dict(SETUP)
     if isinstance(images, np.ndarray | tuple):
         setup["images",] = "images = batch_test(images)"
+    images, train = in_known_form(images), in_known_form(train)
+    if any(given is not None and not is_raw(given) for given in (images, train)):
+        expectations |= _one_range(facts, expectations)
     images = _in_common_range(images, framing, expectations, TEST_RULE)
     if train is not None:
         train = _in_common_range(train, framing, expectations, TRAIN_RULE)

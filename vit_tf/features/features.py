@@ -16,7 +16,14 @@ import tensorflow as tf
 from vit_tf.common.backend import require_tensorflow
 from vit_tf.common.names import are_named, format_list, match
 from vit_tf.data.preprocessing import Preprocessing, require_images
-from vit_tf.features.layers import KINDS, Detail, Shape, layers_of, warn_of_missed_blocks
+from vit_tf.features.layers import (
+    KINDS,
+    Detail,
+    Shape,
+    layers_of,
+    unfit_attention,
+    warn_of_missed_blocks,
+)
 from vit_tf.features.structure import ModelGraph
 from vit_tf.features.tokens import TokenGrid
 
@@ -168,6 +175,8 @@ class Features(abc.ABC):
 
     # Whether it can be run with edits, as functions, SavedModels and activations cannot.
     is_editable = False
+    # The Keras model or PyTorch module of which it is the features; None for functions and others.
+    source: Any = None
 
     def __init__(self, facts: ModelFacts) -> None:
         self.facts = facts
@@ -272,14 +281,14 @@ class Features(abc.ABC):
         """The features with the positions of the tokens that the head uses, if these are known."""
         return self
 
-    def with_model(self, model: keras.Model) -> Features:
-        """The same layers of another Keras model of the same structure, such as an untrained copy.
+    def with_model(self, model: Any) -> Features:
+        """The same layers of another model of the same structure, such as an untrained copy.
 
         Raises:
-            ValueError: for features that are not those of a Keras model.
+            ValueError: for features that are not those of a Keras model or a PyTorch module.
         """
         raise ValueError(
-            "Expected a Keras model, or vit_tf.submodel of one. "
+            "Expected a Keras model, vit_tf.submodel of one, or a PyTorch module. "
             f"Received: {self.name!r}, {type(self).__name__}"
         )
 
@@ -359,7 +368,9 @@ def require_layers_of_kind(facts: ModelFacts, kind: str, block: str, detail: Det
     )
     if not layers and kind != "scores":
         lacks = KINDS[kind].lacks
-        reason = facts.reasons.get(lacks) or facts.reasons.get("layers", "specify layers=")
+        unfit = unfit_attention(kind, facts.layers, facts.shapes, facts.grid)
+        reason = facts.reasons.get(lacks) or (unfit and f"it has no {unfit}; layers= selects some")
+        reason = reason or facts.reasons.get("layers", "specify layers=")
         raise ValueError(f"{lacks.capitalize()} not found in {facts.name!r}: {reason}")
     if kind != "scores":
         warn_of_missed_blocks(facts.name, facts.structure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -34,7 +35,7 @@ class LazyFeatures(Features):
     def compute(self, images: tf.Tensor) -> Taps:
         return self.inner(images)
 
-    def with_model(self, model: keras.Model) -> Features:
+    def with_model(self, model: Any) -> Features:
         return as_features(model).select(self.facts.layers)
 
     def select(self, layers: Iterable[str]) -> Features:

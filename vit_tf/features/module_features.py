@@ -65,6 +65,10 @@ class TorchFeatures(Features):
         self.is_editable = not isinstance(model, TracedModule)
         self._graph: tuple[Array, dict, dict] | None = None
 
+    @property
+    def source(self) -> torch.nn.Module:
+        return self.model.module
+
     @cached_property
     def facts(self) -> ModelFacts:
         """What is known about the module; the layers are those for images of its own size."""
@@ -75,6 +79,9 @@ class TorchFeatures(Features):
 
     def with_facts(self, **changes: Any) -> TorchFeatures:
         return TorchFeatures(self.model, self._select, replace(self._facts, **changes))
+
+    def with_model(self, model: torch.nn.Module) -> TorchFeatures:
+        return TorchFeatures(self.model.with_module(model), self._select, self._facts)
 
     def select(self, layers: Iterable[str]) -> TorchFeatures:
         patterns = tuple(layers)
@@ -182,7 +189,8 @@ class TorchFeatures(Features):
     def require_shape(self, shape: Iterable[int | None]) -> None:
         expected = self._facts.input_shape
         if expected is not None:
-            require_images(shape, expected)
+            # Images that its user selects layers for may have other channels than its convolution.
+            require_images(shape, (*expected[:3], None))
 
     def _tensors(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """The layers as tensors that TensorFlow can differentiate."""
@@ -329,12 +337,14 @@ def input_shape_of(
 ) -> tuple[int | None, ...]:
     """Shape of a batch of images, with None for sides that may vary.
 
-    The sides of a module that declares them are those of `image_shape`, which it takes too.
+    The channels are those of `image_shape`, (height, width, channel) of images that it takes, and
+    so are the sides of a module that declares any.
     """
     size = fixed_size(module)
-    if size is not None and image_shape is not None:
-        size = image_shape[0], image_shape[1]
-    return (None, *(size or (None, None)), num_image_channels(module))
+    if image_shape is None:
+        return (None, *(size or (None, None)), num_image_channels(module))
+    height, width, channels = image_shape
+    return (None, *((height, width) if size else (None, None)), channels)
 
 
 def _numpy_function(

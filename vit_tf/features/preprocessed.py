@@ -44,7 +44,7 @@ class PreprocessedFeatures(Features):
     def with_facts(self, **changes: Any) -> Features:
         return self._wrap(self.inner.with_facts(**changes))
 
-    def with_model(self, model: keras.Model) -> Features:
+    def with_model(self, model: Any) -> Features:
         return self._wrap(self.inner.with_model(model))
 
     def preprocess(self, images: tf.Tensor) -> tf.Tensor:

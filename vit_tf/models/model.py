@@ -14,6 +14,7 @@ from vit_tf.common.backend import Tensor, require_tensorflow_or_jax
 from vit_tf.common.names import as_image_shape, as_names, lookup
 from vit_tf.data.preprocessing import Preprocessing, fix_image_shape
 from vit_tf.features.tokens import TokenGrid, prefix_names
+from vit_tf.torch_models import is_torch_module
 
 
 class VisionModel(keras.Model):
@@ -240,22 +241,33 @@ def zero_head(num_classes: int, name: str = "head") -> keras.layers.Dense:
     return keras.layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=name)
 
 
-def reinitialize(model: keras.Model, seed: int = 0) -> keras.Model:
+def reinitialize(model: Any, seed: int = 0) -> Any:
     """A randomly initialized copy of a model, for use as an untrained baseline.
 
     The global random state does not change. If a layer of another package has an initializer with
     its own seed, it keeps this seed.
 
     Args:
-        model: a built `keras.Model` that can be rebuilt from its configuration.
+        model: a built `keras.Model` that can be rebuilt from its configuration, or a PyTorch
+            module. Modules of Transformers and timm get the weights that the library gives a new
+            model. In other modules, each layer draws its weights by its method `reset_parameters`,
+            which the layers of PyTorch have.
         seed: seed of the random weights. Equal seeds give equal weights.
 
     Returns:
-        Model of the same class, built and not compiled.
+        Model of the same class. A Keras model is built and not compiled.
 
     Raises:
-        ValueError: if `model` is not a `keras.Model` or is not built.
+        ValueError: if `model` is neither, is not built, or holds weights that no
+            `reset_parameters` draws.
+
+    Examples:
+        untrained = vit_tf.reinitialize(vit, seed=1)
     """
+    if is_torch_module(model):
+        from vit_tf.torch_models.random_weights import randomly_initialized  # imports PyTorch
+
+        return randomly_initialized(model, seed)
     if not isinstance(model, keras.Model) or not model.built:
         raise ValueError(f"Expected model to be a built keras.Model. Received: {model!r}")
     state = random.getstate()
