@@ -82,12 +82,7 @@ class Subject:
     def scores(self) -> xr.DataArray:
         """Scores of the images: DataArray of shape (example, class)."""
         tap = self.model.require_scores()
-        features = self.model.select(tap)
-
-        def step(images: tf.Tensor) -> tf.Tensor:
-            return tf.cast(features(images)[tap], tf.float32)  # which may be of mixed precision
-
-        rows = collect(step, self.images, checked=(features,))
+        rows, features = self._values([tap])[tap], self.model.select(tap)
         return xr.DataArray(
             rows,
             {"example": np.arange(len(rows)), "class": np.arange(rows.shape[1])},
@@ -123,29 +118,25 @@ class Subject:
         return [values.sel({"class": classes}).values for values, classes in images]
 
     @cached_property
-    def tokens(self) -> dict[str, np.ndarray]:
-        """Tokens of some layers: dict from tap to array (example, row, column, channel)."""
-        if self.model.has_maps:
-            return self._values(self.layers_of(position_attribution))
-        grid = self.model.require_grid()
-        shape = (len(self.images), grid.rows, grid.columns, -1)
-        return {tap: x[:, grid.prefix :].reshape(shape) for tap, x in self._placed.items()}
+    def tokens(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Tokens of some layers: dict from tap to two arrays.
 
-    @property
-    def prefix_tokens(self) -> dict[str, np.ndarray]:
-        """Tokens without a position, in the same layers: arrays (example, token, channel)."""
+        Their shapes are (example, row, column, channel), and (example, token, channel) for those
+        without a position.
+        """
         if self.model.has_maps:
-            return {}
-        prefix = self.model.require_grid().prefix
-        return {tap: x[:, :prefix] for tap, x in self._placed.items()}
-
-    @cached_property
-    def _placed(self) -> dict[str, np.ndarray]:
-        """Sequences of tokens, (example, token, channel), of some layers on the grid."""
-        values = self._values(spread(self.layers_of(token_similarity), MOST_LAYERS))
-        return {tap: x.reshape(len(x), -1, x.shape[-1]) for tap, x in values.items()}
+            maps = self._values(self.layers_of(position_attribution))
+            return {tap: (x, np.empty((len(x), 0, x.shape[-1]))) for tap, x in maps.items()}
+        grid, tokens = self.model.require_grid(), {}
+        layers = spread(self.layers_of(token_similarity), MOST_LAYERS)
+        for tap, x in self._values(layers).items():
+            x = x.reshape(len(x), -1, x.shape[-1])
+            positional = x[:, grid.prefix :].reshape(len(x), grid.rows, grid.columns, -1)
+            tokens[tap] = positional, x[:, : grid.prefix]
+        return tokens
 
     def _values(self, taps: Sequence[str]) -> dict[str, np.ndarray]:
+        """Values of some layers on the images, as float32."""
         features = self.model.select(*taps)
 
         def step(images: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -330,11 +321,14 @@ MEASURES: dict[str, tuple[str, Callable[[Subject], Any]]] = {
             token_similarity, ("grid",), most_similarities, complete=without_zero_layers
         ),
     ),
-    "components": ("Principal components of features", lambda s: principal_components(s.tokens)),
+    "components": (
+        "Principal components of features",
+        lambda subject: principal_components({tap: x for tap, (x, _) in subject.tokens.items()}),
+    ),
     "logit_lens": ("Predictions by layer", MeasurementPanel(logit_lens, ("scores",))),
     "patch_lens": ("Predictions by patch", patch_lens),
     "removals": ("The effect of removing heads and blocks", removals),
-    "token_norms": ("Norms of tokens", lambda s: token_norms(s.tokens, s.prefix_tokens)),
+    "token_norms": ("Norms of tokens", lambda subject: token_norms(subject.tokens)),
     "norms": ("Norms of skips and branches", MeasurementPanel(branch_norms)),
     "fields": (
         "Receptive fields",
@@ -398,19 +392,14 @@ def _components(x: np.ndarray) -> xr.DataArray:
     )
 
 
-def token_norms(
-    tokens: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
-) -> dict[str, xr.Dataset]:
+def token_norms(tokens: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, xr.Dataset]:
     """Euclidean norm of every token, and of those without a position, by layer."""
     facts = {"long_name": "Euclidean norm", "units": "activation"}
     norms = {}
-    for layer, x in tokens.items():
-        values: dict[str, Any] = {"norm": (("example", "row", "column"), _lengths(x), facts)}
-        if layer in prefix and prefix[layer].shape[1]:
-            values["prefix_norm"] = (("example", "token"), _lengths(prefix[layer]), facts)
+    for layer, arrays in tokens.items():
+        positional, prefix = (np.linalg.norm(x.astype(np.float64), axis=-1) for x in arrays)
+        values: dict[str, Any] = {"norm": (("example", "row", "column"), positional, facts)}
+        if prefix.shape[1]:
+            values["prefix_norm"] = (("example", "token"), prefix, facts)
         norms[layer] = xr.Dataset(values)
     return norms
-
-
-def _lengths(x: np.ndarray) -> np.ndarray:
-    return np.linalg.norm(x.astype(np.float64), axis=-1)

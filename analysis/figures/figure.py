@@ -39,22 +39,6 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The models of one picture, and what is measured of them."""
-
-    models: tuple[StudyModel, ...]  # in the order of the fields of a title
-    measurements: dict[str, Measurement]  # by the label that it is drawn under
-    alone: bool = False  # whether the drawing takes the only result itself, and no dict
-    baselines: tuple[str, ...] = ()  # labels that are only there to compare the others with
-    label: str = ""  # of the part that it shows, for `split`
-
-    def missing(self, data: Data) -> str:
-        """A sentence about what it reads that there is none of; empty if nothing is missing."""
-        reads = {name for m in self.measurements.values() for name in m.all_reads}
-        return data.missing(sorted(reads))
-
-
-@dataclass(frozen=True)
 class Overview:
     """What the first screen of a report shows of a figure: a panel titled `label`."""
 
@@ -160,21 +144,21 @@ class Figure:
             if numbers
         )
 
-    def select(self, models: list[StudyModel]) -> tuple[list[Selection], list[str]]:
-        """The pictures for these models, as a list of `Selection`; and why others are missing."""
+    def select(self, models: list[StudyModel]) -> "tuple[list[Picture], list[str]]":
+        """The pictures for these models; and why others are missing."""
         selector = self.models
         try:
-            selections, reasons = selector.select_models(selector, models, self.measure)
+            pictures, reasons = selector.select_models(self, models)
         except Exception as error:
             return [], [explain(error, describe_figure(self))]
         # Why the user's models are not shown.
-        if selections or selector.user_models is True or not with_roles(models, "model"):
-            return selections, reasons
+        if pictures or selector.user_models is True or not with_roles(models, "model"):
+            return pictures, reasons
         if selector.user_models is False:
             trained = [x for x in selector.all_roles if x not in ("vit", "gap", "resnet")]
             words = join_words(ROLES[role] for role in trained)
-            return selections, [f"It needs {words}, which vit-tf study --full trains."]
-        return selections, [selector.user_models] if selector.user_models else []
+            return pictures, [f"It needs {words}, which vit-tf study --full trains."]
+        return pictures, [selector.user_models] if selector.user_models else []
 
 
 @dataclass(frozen=True)
@@ -182,9 +166,8 @@ class Selector:
     """The models that a figure compares, from `each`, `split`, `together`, `pairs` or `group`."""
 
     roles: tuple[str, ...]
-    # From the selector, the models and the function that measures them to the selections, and why
-    # others are missing.
-    select_models: Callable[..., Any]
+    # From the figure and the models to the pictures, and why others are missing.
+    select_models: "Callable[[Figure, list[StudyModel]], Pictures]"
     # Whether it shows the user's models, of role "model", too; or a sentence on why not, which is
     # empty where another figure shows them.
     user_models: bool | str = True
@@ -255,80 +238,81 @@ def variants(models: list[StudyModel], model: StudyModel, role: str) -> list[Stu
     return [other for other in models if other.role == role and other.base == model]
 
 
-Selections: TypeAlias = tuple[list[Selection], list[str]]  # and the reasons for what is left out
-
-
 def _measured(
-    measure: Callable[..., Any], arguments: Sequence[Any], models: Sequence[StudyModel], label: str
-) -> tuple[Selection | None, str]:
-    """The models of a picture with what is measured of them, or None and what a model lacks."""
+    figure: Figure, arguments: Sequence[Any], models: Sequence[StudyModel], label: str
+) -> "tuple[Picture | None, str]":
+    """The picture of these models, or None and what a model lacks."""
     try:
-        measured = measure(*arguments)
+        measured = figure.measure(*arguments)
     except NotApplicable as error:
         return None, str(error)
     if not measured:
         return None, ""
     if isinstance(measured, dict):
-        return Selection(tuple(models), measured), ""
-    return Selection(tuple(models), {label: measured}, alone=True), ""
+        return Picture(figure, tuple(models), measured), ""
+    return Picture(figure, tuple(models), {label: measured}, alone=True), ""
 
 
-def _each(selector: Selector, models: list[StudyModel], measure: Callable[..., Any]) -> Selections:
-    selections, reasons = [], []
-    for model in selector.applicable(models):
-        selection, reason = _measured(measure, [model], [model], model.name)
-        selections += [selection] if selection else []
+def _each(figure: Figure, models: list[StudyModel]) -> "Pictures":
+    pictures, reasons = [], []
+    for model in figure.models.applicable(models):
+        picture, reason = _measured(figure, [model], [model], model.name)
+        pictures += [picture] if picture else []
         reasons += [reason] if reason and model.role == "model" else []
-    return selections, reasons
+    return pictures, reasons
 
 
-def _split(selector: Selector, models: list[StudyModel], measure: Callable[..., Any]) -> Selections:
-    selections, reasons = _each(selector, models, measure)
+def _split(figure: Figure, models: list[StudyModel]) -> "Pictures":
+    pictures, reasons = _each(figure, models)
     return [
-        Selection(selection.models, {label: measurement}, alone=True, label=label)
-        for selection in selections
-        for label, measurement in selection.measurements.items()
+        replace(picture, measurements={label: measurement}, alone=True, label=label)
+        for picture in pictures
+        for label, measurement in picture.measurements.items()
     ], reasons
 
 
-def _together(
-    selector: Selector, models: list[StudyModel], measure: Callable[..., Any]
-) -> Selections:
-    selections, reasons = _each(selector, models, measure)
-    if not selections:
+def _together(figure: Figure, models: list[StudyModel]) -> "Pictures":
+    pictures, reasons = _each(figure, models)
+    if not pictures:
         return [], reasons
-    shown = tuple(selection.models[0] for selection in selections)
+    shown = tuple(picture.models[0] for picture in pictures)
     measurements, baselines = {}, {}
-    for model, selection in zip(shown, selections, strict=True):
+    for model, picture in zip(shown, pictures, strict=True):
         is_seed = model.role == "seed"
         name = f"{model.original.name}: seed {model.detail}" if is_seed else model.name
-        measurements |= _labelled(selection, name)
-    for model in with_roles(models, *selector.baselines):
-        selection = _measured(measure, [model], [model], "")[0] if model.base in shown else None
-        baselines |= _labelled(selection, model.name) if selection else {}
-    return [Selection(shown, measurements | baselines, baselines=tuple(baselines))], reasons
+        measurements |= _labelled(picture, name)
+    for model in with_roles(models, *figure.models.baselines):
+        picture = _measured(figure, [model], [model], "")[0] if model.base in shown else None
+        baselines |= _labelled(picture, model.name) if picture else {}
+    both = measurements | baselines
+    return [Picture(figure, shown, both, baselines=tuple(baselines))], reasons
+
+
+def _labelled(picture: "Picture", name: str) -> dict[str, Measurement]:
+    """The measurements of a model by label: its name, with their own labels if they are several."""
+    labels = [name if picture.alone else f"{name}: {label}" for label in picture.measurements]
+    return dict(zip(labels, picture.measurements.values(), strict=True))
 
 
 def _pairs(
-    selector: Selector,
+    figure: Figure,
     models: list[StudyModel],
-    measure: Callable[..., Any],
     arranged: Callable[..., Iterable[tuple[StudyModel, ...]]],
-) -> Selections:
-    selections, reasons = [], []
+) -> "Pictures":
+    pictures, reasons, selector = [], [], figure.models
     user_models = with_roles(models, "model") if selector.user_models is True else []
     first, second = with_roles(models, *selector.roles), with_roles(models, *selector.others)
     for pair in [*product(first, second), *arranged(user_models, 2)]:
-        selection, reason = _measured(measure, pair, pair, pair[0].name)
-        selections += [selection] if selection else []
+        picture, reason = _measured(figure, pair, pair, pair[0].name)
+        pictures += [picture] if picture else []
         reasons += [reason] if reason else []
     if len(user_models) == 1:
-        return selections, ["It compares two models, but only one was given: add a second one."]
-    return selections, [] if selections else list(dict.fromkeys(reasons))
+        return pictures, ["It compares two models, but only one was given: add a second one."]
+    return pictures, [] if pictures else list(dict.fromkeys(reasons))
 
 
-def _group(selector: Selector, models: list[StudyModel], measure: Callable[..., Any]) -> Selections:
-    shown, reasons = [], []
+def _group(figure: Figure, models: list[StudyModel]) -> "Pictures":
+    shown, reasons, selector = [], [], figure.models
     for model in selector.applicable(models):
         try:
             if selector.require_model:
@@ -340,23 +324,26 @@ def _group(selector: Selector, models: list[StudyModel], measure: Callable[..., 
         return [], reasons
     leading = selector.roles[:1] or ("model",)
     first = sorted(shown, key=lambda model: model.role not in leading)
-    selection, reason = _measured(measure, [shown], first, "all")
+    picture, reason = _measured(figure, [shown], first, "all")
     reasons += [reason] if reason and with_roles(models, "model") else []
-    return [selection] if selection else [], reasons
-
-
-def _labelled(selection: Selection, name: str) -> dict[str, Measurement]:
-    """The measurements of a model by label: its name, with their own labels if they are several."""
-    labels = [name if selection.alone else f"{name}: {label}" for label in selection.measurements]
-    return dict(zip(labels, selection.measurements.values(), strict=True))
+    return [picture] if picture else [], reasons
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture of a figure, before it is measured."""
+    """One picture of a figure: its models, and what is measured of them."""
 
     figure: Figure
-    selection: Selection  # the `Selection`: its models and measurements
+    models: tuple[StudyModel, ...]  # in the order of the fields of a title
+    measurements: dict[str, Measurement]  # by the label that it is drawn under
+    alone: bool = False  # whether the drawing takes the only result itself, and no dict
+    baselines: tuple[str, ...] = ()  # labels that are only there to compare the others with
+    label: str = ""  # of the part that it shows, for `split`
+
+    def missing(self, data: Data) -> str:
+        """A sentence about what it reads that there is none of; empty if nothing is missing."""
+        reads = {name for m in self.measurements.values() for name in m.all_reads}
+        return data.missing(sorted(reads))
 
     @property
     def name(self) -> str:
@@ -382,17 +369,20 @@ class Picture:
         """How to interpret it; `results` as for `draw`, of its models or of these."""
         caption = self.figure.caption
         if callable(caption):
-            return caption(models or self.selection.models, results)
+            return caption(models or self.models, results)
         return self._filled(caption, "name")
 
     def _filled(self, text: str, field: str) -> str:
-        models = self.selection.models
+        models = self.models
         named = {"model": models[0], "other": models[-1], "base": models[0].base or models[0]}
         values = {key: getattr(model, field) for key, model in named.items()}
         firsts = [model for model in models if model.role != "seed"] or models
         values["models"] = join_words([getattr(model, field) for model in firsts])
-        values["label"] = self.selection.label
+        values["label"] = self.label
         return text.format(**values)
+
+
+Pictures: TypeAlias = tuple[list[Picture], list[str]]  # and the reasons for what is left out
 
 
 def by_figure(pictures: Iterable[Picture]) -> list[list[Picture]]:
@@ -527,16 +517,16 @@ def plan(
     """The pictures that are drawn for these models and this `Data`, and those that are not."""
     pictures, left_out = [], {}
     for figure in figures:
-        selections, reasons = figure.select(models)
-        if elsewhere and not selections and not reasons:
+        selected, reasons = figure.select(models)
+        if elsewhere and not selected and not reasons:
             missing = [role for role in figure.models.all_roles if not with_roles(models, role)]
             words = dict.fromkeys(ROLES[role] for role in missing) or ["other models"]
             reasons = [f"It needs {join_words(words)}. {elsewhere}"]
-        for selection in selections:
-            if why := selection.missing(data):
+        for picture in selected:
+            if why := picture.missing(data):
                 reasons.append(why)
             else:
-                pictures.append(Picture(figure, selection))
+                pictures.append(picture)
         if reasons:
             left_out.setdefault(describe_figure(figure), {}).update(dict.fromkeys(reasons))
     return pictures, [(title, list(reasons)) for title, reasons in left_out.items()]
@@ -554,12 +544,10 @@ def without_failures(
     """The pictures of what could be measured, and those that lack a model or all of them."""
     drawable, failed = [], []
     for picture in pictures:
-        measurements = picture.selection.measurements
+        measurements = picture.measurements
         measured = {key: m for key, m in measurements.items() if results[m.name] is not None}
-        if set(measured) - set(picture.selection.baselines):
-            drawable.append(
-                replace(picture, selection=replace(picture.selection, measurements=measured))
-            )
+        if set(measured) - set(picture.baselines):
+            drawable.append(replace(picture, measurements=measured))
         why = {key: problems[m.name] for key, m in measurements.items() if key not in measured}
         if why:
             failed.append(

@@ -5,7 +5,6 @@ only computes a result from other results. Both may use the results of other mea
 over images starts when all measurements that share it are ready, so images are read once.
 """
 
-import inspect
 import logging
 import math
 import operator
@@ -27,7 +26,6 @@ from ..engine.results import with_model_names
 from ..engine.store import base_code, fingerprint, load_result, store_result
 from ..engine.stream import SECONDS_BETWEEN_LINES, Copy, Statistic, pass_of_copies, this_worker
 from ..engine.traces import differ_in_weights, sharing_graphs
-from ..statistics.estimates import Estimate
 from .data import LABELS, Data
 from .models import StudyModel
 
@@ -153,16 +151,16 @@ def statistic(
         make = make or (partial(measure.statistic, **options) if options else measure.statistic)
         analysis = measure.declaration.name
     return SharedPass(
-        name_of(name or cast(str, analysis), *models),
-        tuple(models),
-        tuple(inputs),
-        reads,
-        saved,
-        labelled,
-        tuple(map(tuple, taps)),
-        cast(Callable[..., Any], make),
-        view,
-        needs_all,
+        name=name_of(name or cast(str, analysis), *models),
+        models=tuple(models),
+        inputs=tuple(inputs),
+        reads=reads,
+        saved=saved,
+        labelled=labelled,
+        taps=tuple(map(tuple, taps)),
+        make=cast(Callable[..., Any], make),
+        view=view,
+        needs_all=needs_all,
         call=call,
     )
 
@@ -180,8 +178,16 @@ def task(
 ) -> OwnPasses:
     """A measurement that makes its own passes over the data; no pass if `reads` is None."""
     models = (models,) if isinstance(models, StudyModel) else tuple(models)
-    name = name_of(analysis, *models)
-    return OwnPasses(name, models, tuple(inputs), reads, saved, labelled, make, call=call)
+    return OwnPasses(
+        name=name_of(analysis, *models),
+        models=models,
+        inputs=tuple(inputs),
+        reads=reads,
+        saved=saved,
+        labelled=labelled,
+        make=make,
+        call=call,
+    )
 
 
 def name_of(analysis: str, *models: StudyModel) -> str:
@@ -203,45 +209,6 @@ def with_inputs(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
                     "parameters: give one of them another name"
                 )
     return table
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A number by which a report compares its models; `quantity` makes it from a function."""
-
-    label: str  # what it is, in words
-    explanation: str  # how it is made
-    result: str  # name of the result, with `{model}`, and `{other}` for one of two models
-    unit: str  # what the number is, in a few words
-    estimator: Callable[[Any], Estimate]
-    more: str = ""  # what a model with a higher value does, before "than": "attends more globally"
-
-    @property
-    def of_pairs(self) -> bool:
-        """Whether it is a number about two models."""
-        return "{other}" in self.result
-
-
-def quantity(
-    result: str, *, unit: str, more: str = ""
-) -> Callable[[Callable[[Any], Estimate]], Quantity]:
-    """Returns a decorator that makes a `Quantity` from a function of a result.
-
-    The docstring of the function has two paragraphs, the label and the explanation.
-    """
-
-    def make(estimator: Callable[[Any], Estimate]) -> Quantity:
-        text = inspect.getdoc(estimator)
-        paragraphs = (text or "").split("\n\n")
-        if len(paragraphs) != 2:
-            raise ValueError(
-                f"Expected the docstring of {estimator.__qualname__!r} to be two paragraphs, the "
-                f"label and the explanation. Received: {text!r}"
-            )
-        label, explanation = (" ".join(part.split()) for part in paragraphs)
-        return Quantity(label, explanation, result, unit, estimator, more)
-
-    return make
 
 
 log = logging.getLogger(__name__)

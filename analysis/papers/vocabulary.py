@@ -39,7 +39,6 @@ from ..figures.measure import (
     Measurements as Measurements,
     MeasureModel as MeasureModel,
     SharedPass as SharedPass,
-    quantity as quantity,
     statistic as statistic,
     task as task,
 )
@@ -49,7 +48,7 @@ from ..figures.models import (
     StudyModel as StudyModel,
 )
 from ..figures.supervision import EXPLICIT as EXPLICIT
-from ..statistics.claims import Claim as Claim, claim as claim
+from ..statistics.claims import Claim as Claim, claim as claim, quantity as quantity
 from ..statistics.estimates import (
     Accuracy as Accuracy,
     Estimate as Estimate,

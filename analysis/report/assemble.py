@@ -150,7 +150,7 @@ def write_figures(
     pictures, left_out = plan(figures, models, data, elsewhere)
     pictures, later = select_pictures(pictures, numbers)
     measuring = partial(progress, "measuring") if progress else None
-    wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
+    wanted = [m for picture in pictures for m in picture.measurements.values()]
     drawn_figures = figures
     if later:
         drawn_figures = list({id(picture.figure): picture.figure for picture in pictures}.values())
@@ -225,7 +225,16 @@ def write_figures(
         differences=differences,
         scorecard=rows,
         figures_of_claims=figures_of_claims,
-        sections=_sections(drawn, figures, differences, rows, chapters, later, numbers, command),
+        sections=_sections(
+            drawn,
+            figures,
+            differences=differences,
+            claims=rows,
+            not_measured=chapters,
+            later=later,
+            numbers=numbers,
+            command=command,
+        ),
         not_shown=notes,
         models=models_table,
         timings=[*timings, *_timings(passes)],
@@ -604,6 +613,7 @@ def _shown_images(models: Sequence[StudyModel], data: Data) -> tuple[list[ShownI
 def _sections(
     drawn: Sequence[tuple[Any, ReportFigure]],
     figures: Sequence[Figure],
+    *,
     differences: Sequence[Comparison],
     claims: Sequence[Row],
     not_measured: dict[Any, list[tuple[str, list[str]]]],

@@ -161,9 +161,9 @@ def as_drawing(
     models: tuple[str, ...] = (),
 ) -> Drawing:
     """The `Drawing` of a dict from label to result, as a PNG at a path."""
-    baselines = tuple(name for name in picture.selection.baselines if name in results)
-    known = baselines if picture.selection.baselines else None
-    return Drawing(picture.figure.draw, results, picture.selection.alone, known, path, models)
+    baselines = tuple(name for name in picture.baselines if name in results)
+    known = baselines if picture.baselines else None
+    return Drawing(picture.figure.draw, results, picture.alone, known, path, models)
 
 
 def draw(
@@ -235,7 +235,7 @@ def _sharing(figures: Sequence[Sequence[Picture]]) -> list[list[Picture]]:
 def draw_measured(figures: Sequence[Sequence[Picture]], results: Results, drawer: Drawer) -> None:
     """Starts to draw the pictures with complete results while other results are measured."""
     for pictures in _sharing(figures):
-        measurements = [m for picture in pictures for m in picture.selection.measurements.values()]
+        measurements = [m for picture in pictures for m in picture.measurements.values()]
         if all(results.get(m.name) is not None for m in measurements):
             drawer.draw(pictures, results, meanwhile=True)
 
@@ -246,10 +246,7 @@ def _path(folder: Path, name: str) -> Path:
 
 def _results_of(picture: Picture, results: Results) -> dict[str, Any]:
     """Dict from label to the result that a picture draws."""
-    return {
-        label: results[measurement.name]
-        for label, measurement in picture.selection.measurements.items()
-    }
+    return {label: results[measurement.name] for label, measurement in picture.measurements.items()}
 
 
 def _report_figure(
@@ -257,8 +254,8 @@ def _report_figure(
 ) -> ReportFigure:
     """The figure of some pictures, the panels, with one title and one caption."""
     first, sentences = pictures[0], drawer.sentences
-    measurements = [m for picture in pictures for m in picture.selection.measurements.values()]
-    models = list({m.name: m for picture in pictures for m in picture.selection.models}.values())
+    measurements = [m for picture in pictures for m in picture.measurements.values()]
+    models = list({m.name: m for picture in pictures for m in picture.models}.values())
     # Panels with different titles are called after all of their models.
     title = first.title
     if len({picture.title for picture in pictures}) > 1:
@@ -304,7 +301,7 @@ def _report_figure(
             picture.figure.interactive(results[m.name])
             for picture in pictures
             if picture.figure.interactive
-            for m in picture.selection.measurements.values()
+            for m in picture.measurements.values()
         ),
         code=code,
     )

@@ -13,9 +13,9 @@ from vit_tf.common.names import join_words
 
 from ..engine.results import Results
 from ..figures.figure import Overview, Picture
-from ..figures.measure import Quantity
 from ..figures.models import UNTRAINED_ROLES, StudyModel
 from ..plots import style
+from ..statistics.claims import Quantity
 from ..statistics.estimates import Estimate, corrected, minus, require_estimate
 from .claim_rows import scale_of
 from .page import Panel
@@ -85,7 +85,7 @@ def compare(
             quantities.setdefault(id(quantity), shown)
     rows, left_out = [], []
     for quantity, link, chapter in quantities.values():
-        label, untrained, permuted = quantity.label.rstrip("."), {}, {}
+        label, untrained, permuted = quantity.label, {}, {}
         try:
             values = _estimates(quantity, slugs, values_of_all)
         except Exception as error:
@@ -286,7 +286,7 @@ def draw_overview(
         view = picture.figure.overview
         if view is None:
             continue
-        for measurement in picture.selection.measurements.values():
+        for measurement in picture.measurements.values():
             (model, *others) = measurement.models
             if model in models and not others:
                 key = picture.figure.chapter.rank, view.label

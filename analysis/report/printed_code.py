@@ -26,14 +26,14 @@ def example_code(pictures: Sequence[Picture], sources: Mapping[str, str], setup:
     measured = [
         Call(picture, label, measurement, _template(figure, measurement))
         for picture in pictures
-        for label, measurement in picture.selection.measurements.items()
+        for label, measurement in picture.measurements.items()
     ]
     templates = [call.template for call in measured]
     if not all(templates):
         return ""
     used = set(re.findall(r"\w+", " ".join(templates)))
     loading = [line for names, line in setup.items() if not names or used & {*names}]
-    drawn = [call for call in measured if call.label not in call.picture.selection.baselines]
+    drawn = [call for call in measured if call.label not in call.picture.baselines]
     show = figure.show or f"analysis.plots.{figure.draw.__name__}"
     lines = "\n".join([*loading, *_calls(drawn, sources, show)]).splitlines()
     if len(drawn) < len(measured):
@@ -63,7 +63,7 @@ class Call(NamedTuple):
 def _calls(measured: Sequence[Call], sources: Mapping[str, str], show: str) -> list[str]:
     """The lines that measure and plot."""
     models = [model for call in measured for model in call.measurement.models]
-    models += [model for call in measured for model in call.picture.selection.models]
+    models += [model for call in measured for model in call.picture.models]
     expressions = {
         model.name: repr(sources[model.name])
         if model.name in sources
@@ -74,7 +74,7 @@ def _calls(measured: Sequence[Call], sources: Mapping[str, str], show: str) -> l
     def expression(call: Call) -> str:
         models = call.measurement.models
         if "{other}" in call.template and len(models) == 1:
-            models = call.picture.selection.models[::-1]
+            models = call.picture.models[::-1]
         return call.template.format(
             model=expressions[models[0].name],
             other=expressions[models[-1].name],
@@ -84,7 +84,7 @@ def _calls(measured: Sequence[Call], sources: Mapping[str, str], show: str) -> l
     # Measurements of one model each, by the same expression, are made in a loop over the models.
     names = list(dict.fromkeys(call.measurement.models[0].name for call in measured))
     template, *others = {call.template for call in measured}
-    is_alone = all(call.picture.selection.alone for call in measured)
+    is_alone = all(call.picture.alone for call in measured)
     is_each = all(len(call.measurement.models) == 1 for call in measured)
     of_each = {(call.measurement.models[0].name, call.measurement.name) for call in measured}
     is_loop = is_each and not others and len(of_each) == len(names) and "{other}" not in template

@@ -123,7 +123,7 @@ def evaluate(
     for figure in figures:
         not_measured = ""
         if data and figure.claims:
-            absent = [selection.missing(data) for selection in figure.select(models)[0]]
+            absent = [picture.missing(data) for picture in figure.select(models)[0]]
             not_measured = " ".join(dict.fromkeys(filter(None, absent)))
         not_measured = (
             not_measured or f"Not measured for these models: {describe_figure(figure, ', ')}."
@@ -332,9 +332,9 @@ def untrained_measurements(
         for figure in figures if originals else []:
             wanted += [
                 _of_models(measurement, originals)
-                for selection in figure.select(list(originals))[0]
-                if not selection.missing(data)
-                for measurement in selection.measurements.values()
+                for picture in figure.select(list(originals))[0]
+                if not picture.missing(data)
+                for measurement in picture.measurements.values()
                 if measurement.name.partition(".")[0] in needed
             ]
     return wanted

@@ -309,7 +309,7 @@ def test_the_class_scores_are_the_same(surfaces):
 def figure_of(surfaces, number):
     """The result of a figure of Raghu et al., as a report measures it; None if it has none."""
     pictures, _ = plan(lookup_figures([number]), [surfaces.study], surfaces.data)
-    wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
+    wanted = [m for picture in pictures for m in picture.measurements.values()]
     results, problems = measure_all(wanted, surfaces.data, surfaces.folder / "results")
     assert not problems
     return next(iter(results.values()), None)

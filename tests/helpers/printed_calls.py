@@ -52,7 +52,7 @@ def compare(models, folder, *, count=16, num_classes=5, numbers=(), optional=Non
     names = [str(number) for number in range(num_classes)]
     studied, _, _ = prepare_models(loaded, data, folder, names, copies=0)
     pictures, _ = plan(lookup_figures(numbers), studied, data)
-    wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
+    wanted = [m for picture in pictures for m in picture.measurements.values()]
     results, problems = measure_all(wanted, data, folder / "results")
     arguments = {"models": models, "images": images, "train": train} | optional
     if "landmarks" in optional:
@@ -84,8 +84,8 @@ def compare_layers(model, folder, *, num_classes=5, optional=()):
         measured = [
             m
             for picture in group
-            for label, m in picture.selection.measurements.items()
-            if label not in picture.selection.baselines
+            for label, m in picture.measurements.items()
+            if label not in picture.baselines
             # Those with passes of their own keep their layers to themselves.
             and (isinstance(m, SharedPass) or not m.call)
         ]
@@ -149,7 +149,7 @@ def stand_in_data(*args):
 
 def _difference(pictures, results, problems, arguments):
     """What the code of a figure gives that its pictures do not show, in words."""
-    measured = [m for picture in pictures for m in picture.selection.measurements.values()]
+    measured = [m for picture in pictures for m in picture.measurements.values()]
     failed = {m.name: problems[m.name] for m in measured if results.get(m.name) is None}
     code = example_code(pictures, {}, SETUP)
     try:
@@ -160,11 +160,10 @@ def _difference(pictures, results, problems, arguments):
         return f"the report fails: {failed}\n{code}"
     expected_results = []
     for picture in pictures:
-        selection = picture.selection
         made = {
             label: results[m.name]
-            for label, m in selection.measurements.items()
-            if label not in selection.baselines
+            for label, m in picture.measurements.items()
+            if label not in picture.baselines
         }
         expected_results += list(made.values())
     found = [x for each in shown for x in (each.values() if isinstance(each, dict) else [each])]

@@ -291,7 +291,8 @@ def test_norms_of_tokens_are_those_of_the_layer(vit_page):
     actual = page.results["token_norms"][layer]
     np.testing.assert_allclose(actual["norm"].values.reshape(2, -1), sizes[:, 1:], rtol=1e-4)
     np.testing.assert_allclose(actual["prefix_norm"].values, sizes[:, :1], rtol=1e-4)
-    assert "prefix_norm" not in token_norms({"map": np.ones((1, 2, 2, 3))}, {})["map"]
+    without_prefix = {"map": (np.ones((1, 2, 2, 3)), np.ones((1, 0, 3)))}
+    assert "prefix_norm" not in token_norms(without_prefix)["map"]
 
 
 def test_a_head_of_zeros_is_reported_once(tmp_path):

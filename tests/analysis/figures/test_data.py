@@ -148,7 +148,7 @@ def test_a_result_of_an_untrained_copy_has_one_definition():
     )
     models = [vit, *baselines_of(vit, [lambda: None] * 2)]
     pictures, _ = plan(all_figures(), models, EVERYTHING)
-    of_figures = [m for p in pictures for m in p.selection.measurements.values()]
+    of_figures = [m for p in pictures for m in p.measurements.values()]
     claims = [claim for figure in all_figures() for claim in figure.claims]
     of_claims = untrained_measurements(all_figures(), claims, models, EVERYTHING)
     assert any(m.name.startswith("clustering_first") for m in of_claims)

@@ -110,18 +110,18 @@ def test_every_declared_result_is_measured():
     for figure in all_figures():
         measured = set()
         for models in kinds_of_models:
-            selections, _ = figure.select(models)
+            pictures, _ = figure.select(models)
             measured |= {
                 name.partition(".")[0]
-                for selection in selections
-                for name in with_inputs(selection.measurements.values())
+                for picture in pictures
+                for name in with_inputs(picture.measurements.values())
             }
         assert {*figure.results.split()} <= measured, figure.name
 
 
 def test_a_mistake_in_what_is_measured_is_the_reason_why_a_figure_is_missing(caplog):
-    selections, reasons = replace(PLAIN, measure=with_mistake).select(study_models())
-    assert not selections and "blokcs" in reasons[0]
+    pictures, reasons = replace(PLAIN, measure=with_mistake).select(study_models())
+    assert not pictures and "blokcs" in reasons[0]
     assert "Figures 1 and B.1" in caplog.text and "Traceback" in caplog.text
 
 

@@ -16,14 +16,14 @@ from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.explorer import exploration, exploration_results
 from vit_tf.analysis.figures import measure
 from vit_tf.analysis.figures.data import Data
-from vit_tf.analysis.figures.figure import Figure, Overview, Picture, Selection, each
-from vit_tf.analysis.figures.measure import quantity, task
+from vit_tf.analysis.figures.figure import Figure, Overview, Picture, each
+from vit_tf.analysis.figures.measure import task
 from vit_tf.analysis.papers.chapters import LOCALITY, STRUCTURE
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.report import rendering
 from vit_tf.analysis.report.assemble import write_figures
 from vit_tf.analysis.report.drawing import Drawer, draw
-from vit_tf.analysis.statistics.claims import NotTested, Tested, claim
+from vit_tf.analysis.statistics.claims import NotTested, Tested, claim, quantity
 from vit_tf.analysis.statistics.estimates import accuracy_of
 from vit_tf.common.errors import NO_MEMORY, explain
 
@@ -333,7 +333,7 @@ def test_a_picture_whose_process_ended_is_drawn_here(tmp_path):
             return Ended
 
     figure = make_figure("good")
-    picture = Picture(figure, Selection((MODEL,), {"ViT": figure.measure(MODEL)}, alone=True))
+    picture = Picture(figure, (MODEL,), {"ViT": figure.measure(MODEL)}, alone=True)
     results = {"good.vit": result().assign_attrs(key="k")}
     drawer = Drawer(tmp_path, Process())
     ((_, made),) = draw([[picture]], results, tmp_path, drawer=drawer)

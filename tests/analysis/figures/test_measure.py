@@ -140,7 +140,7 @@ def named(subjects, name):
 def measured(subjects, data, tmp_path_factory):
     """Every figure's rows and results, and how many passes each data set took."""
     pictures, _ = plan(all_figures(), subjects, data)
-    wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
+    wanted = [m for picture in pictures for m in picture.measurements.values()]
     passes, one_pass = [], measuring.pass_of_copies
 
     def counted(requests, images, copies, **options):
@@ -165,7 +165,7 @@ def test_every_figure_finds_its_results_and_draws_them(measured):
     names = [picture.name for picture in pictures]
     assert len(set(names)) == len(names)
     for picture in pictures:
-        choice = {label: results[m.name] for label, m in picture.selection.measurements.items()}
+        choice = {label: results[m.name] for label, m in picture.measurements.items()}
         figure = as_drawing(picture, choice).figure()
         assert figure.axes, picture.name
         plt.close(figure)

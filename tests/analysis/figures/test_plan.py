@@ -202,7 +202,7 @@ def test_a_picture_loses_the_model_that_failed_and_says_so():
     pictures, _ = plan(lookup_figures(["13"]), [CNN, TOKENS], EVERYTHING)
     results = {"ridge_probe.cnn": None, "ridge_probe.tokens": "measured"}
     saved, failed = without_failures(pictures, results, {"ridge_probe.cnn": "Expected more."})
-    assert [list(picture.selection.measurements) for picture in saved] == [["Tokens"]]
+    assert [list(picture.measurements) for picture in saved] == [["Tokens"]]
     assert failed == [(pictures[0].title, ["CNN: Expected more."])]
     nothing = dict.fromkeys(results)
     problems = dict.fromkeys(results, "Expected more.")
@@ -213,13 +213,13 @@ def test_a_picture_is_not_drawn_of_its_baselines_alone():
     fresh = dataclasses.replace(VIT, name="ViT (untrained)", role="untrained", base=VIT)
     pictures, _ = plan(lookup_figures(["W.5"]), [VIT, fresh], EVERYTHING)
     (picture,) = pictures
-    assert list(picture.selection.measurements) == ["ViT", "ViT (untrained)"]
-    assert picture.selection.baselines == ("ViT (untrained)",)
+    assert list(picture.measurements) == ["ViT", "ViT (untrained)"]
+    assert picture.baselines == ("ViT (untrained)",)
     results = {"saliency.vit": None, "saliency.vit-untrained": "measured"}
     assert without_failures(pictures, results, {"saliency.vit": "Expected more."})[0] == []
     results = {"saliency.vit": "measured", "saliency.vit-untrained": None}
     ((picture,), _) = without_failures(pictures, results, {"saliency.vit-untrained": "No."})
-    assert list(picture.selection.measurements) == ["ViT"]
+    assert list(picture.measurements) == ["ViT"]
 
 
 def test_figures_are_chosen_by_number():

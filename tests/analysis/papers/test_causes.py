@@ -11,7 +11,6 @@ from study_models import study_model_of
 import vit_tf
 from vit_tf.analysis.engine.stream import as_dataset, evaluate
 from vit_tf.analysis.figures.data import Data
-from vit_tf.analysis.figures.figure import Picture
 from vit_tf.analysis.figures.measure import DATA, with_inputs
 from vit_tf.analysis.papers import causes
 from vit_tf.analysis.papers.ding import AGREEMENT
@@ -157,10 +156,10 @@ def made(measurement, data, results):
     ids=lambda f: f.numbers,
 )
 def test_each_figure_is_measured_drawn_and_evaluated(figure, models, data):
-    (selection,), reasons = figure.select(models)
+    (picture,), reasons = figure.select(models)
     assert not reasons
     results = {}
-    drawn = {label: made(item, data, results) for label, item in selection.measurements.items()}
+    drawn = {label: made(item, data, results) for label, item in picture.measurements.items()}
     assert np.ravel(figure.draw(drawn))[0].figure is not None
     slugs = {"vit": "vit", "resnet": "bit"}
     for claim in figure.claims:
@@ -201,7 +200,7 @@ def test_models_of_the_user_are_shown_those_they_have_the_parts_for(user_models)
     assert names.pop("blocks") == names.pop("agreement") == names.pop("lens") == both
     assert names == {"heads": ["ViT"], "tokens": ["ViT"]}
     (picture,), _ = causes.HEADS.select(user_models)
-    assert Picture(causes.HEADS, picture).full_title == "Head ablation by attention distance"
+    assert picture.full_title == "Head ablation by attention distance"
 
 
 def test_models_of_other_classes_are_left_out_with_the_reason(user_models):

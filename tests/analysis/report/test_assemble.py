@@ -12,7 +12,7 @@ from study_parts import EVERYTHING, model_like
 
 from vit_tf import TokenGrid
 from vit_tf.analysis.engine.store import digest_modules
-from vit_tf.analysis.figures.figure import Figure, Picture, Selection, each, lookup_figures, plan
+from vit_tf.analysis.figures.figure import Figure, Picture, each, lookup_figures, plan
 from vit_tf.analysis.papers.chapters import STRUCTURE
 from vit_tf.analysis.papers.darcet import OUTLIERS
 from vit_tf.analysis.papers.raghu import RAGHU
@@ -38,8 +38,8 @@ def draw(tmp_path):
         figures = Figure(
             RAGHU, "1", STRUCTURE, "", each("vit"), None, figure, "cka", title, "Read it."
         )
-        selection = Selection((MODEL,), {"ViT": SimpleNamespace(name="cka.vit")}, alone=True)
-        picture = Picture(figures, selection)
+        measured = {"ViT": SimpleNamespace(name="cka.vit")}
+        picture = Picture(figures, (MODEL,), measured, alone=True)
         result = xr.DataArray(0.0, attrs={"key": key})
         ((chapter, made),) = drawing.draw([[picture]], {"cka.vit": result}, tmp_path)
         assert chapter is STRUCTURE and made.results == ("results/cka.vit.nc",)
@@ -118,12 +118,12 @@ def test_heads_of_one_kind_are_a_sentence_and_others_a_picture(tmp_path):
     assert set(KINDS) == set(KIND_COLOURS)
 
     def draw(*kinds):
-        selection = Selection(
-            (MODEL,), {"ViT": SimpleNamespace(name="head_classes.vit")}, alone=True
-        )
+        measured = {"ViT": SimpleNamespace(name="head_classes.vit")}
         figure = dataclasses.replace(FIGURE_18, name="kinds", caption="Read it.")
         results = {"head_classes.vit": heads(kinds)}
-        ((_, made),) = drawing.draw([[Picture(figure, selection)]], results, tmp_path)
+        ((_, made),) = drawing.draw(
+            [[Picture(figure, (MODEL,), measured, alone=True)]], results, tmp_path
+        )
         return made, (tmp_path / "figures" / "kinds.png").exists()
 
     made, existing = draw("global", "soft")

@@ -10,13 +10,13 @@ from scipy import stats
 from study_parts import cka_result, estimated, model_like as model
 
 from vit_tf.analysis.engine.results import pack_correct
-from vit_tf.analysis.figures.measure import quantity
 from vit_tf.analysis.papers.raghu.section4_structure import best_matches, halves_alike
 from vit_tf.analysis.papers.raghu.section5_locality import early_reach, early_size
 from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
 from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_from
 from vit_tf.analysis.report.first_screen import _plain, compare, main_results
 from vit_tf.analysis.report.page import write_report
+from vit_tf.analysis.statistics.claims import quantity
 from vit_tf.analysis.statistics.estimates import Method, Units, minus, with_error, with_limits
 
 
@@ -158,7 +158,7 @@ def test_of_many_models_the_extremes_are_compared():
 
 
 def test_the_main_results_are_the_significant_differences_in_words_the_largest_first():
-    more = replace(size, more="is larger", label="Width of a thing.", result="width.{model}")
+    more = replace(size, more="is larger", label="Width of a thing", result="width.{model}")
     models = [model("A", accuracy=(0.9, 400)), model("B", accuracy=(0.8, 400))]
     results = {"size_a": [3.0, 2.9, 3.1], "size_b": [6.0, 5.9, 6.1]}
     results |= {"width_a": [1.0, 0.9, 1.1], "width_b": [1.1, 1.0, 1.2]}
@@ -182,7 +182,7 @@ def test_the_main_results_of_one_model_are_its_quantities():
 
 
 def test_a_unit_that_the_sentence_contains_is_not_repeated():
-    ratio = replace(size, label="Norm ratio.", unit="ratio")
+    ratio = replace(size, label="Norm ratio", unit="ratio")
     results = {"size_a": [3.0, 2.9, 3.1], "size_b": [1.0, 0.9, 1.1]}
     (alone,) = made([ratio], [model("A")], **results)
     assert main_results([alone]) == ["Norm ratio is 3.00 (95 % CI 2.90 to 3.10)."]
