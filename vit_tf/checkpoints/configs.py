@@ -22,7 +22,7 @@ from vit_tf.checkpoints.weight_maps import (
     measured_as_module,
 )
 from vit_tf.common.names import lookup
-from vit_tf.data.preprocessing import crop_fraction
+from vit_tf.data.preprocessing import TIMM_ASPECTS, crop_and_aspect, crop_fraction
 
 # Names of transformers' `ACT2FN`, and the forms that they stand for.
 GELUS = {
@@ -261,9 +261,6 @@ def _arguments(architecture: str) -> dict:
 
 # Numbers that Pillow gives its filters.
 FILTERS = {2: "bilinear", 3: "bicubic"}
-# How timm makes images of another aspect ratio fit, as an `aspect` of `Preprocessing`. Its
-# "border" pads with the mean of the images.
-CROP_MODES = {"center": None, "squash": "squeeze"}
 # What image processors of transformers do where a file of theirs leaves it out.
 DEFAULTS = {
     "ViT": {"resample": 2, "do_center_crop": False},
@@ -365,11 +362,11 @@ def _size(fields: dict) -> tuple[tuple[int, int], dict[str, Any]]:
         aspect = "squeeze" if is_square else None
     if fields.get("do_resize", True) is True:
         if cropped is False and pair is not None:
-            return pair, _crop_and_aspect(1.0, "squeeze")
+            return pair, crop_and_aspect(1.0, "squeeze")
         if cropped is True and target is not None and type(edge) is int:
             side = min(target)
             if side <= edge < LARGEST:
-                return target, _crop_and_aspect(crop_fraction(side, edge), aspect)
+                return target, crop_and_aspect(crop_fraction(side, edge), aspect)
     received = {k: fields.get(k) for k in ("do_resize", "size", "do_center_crop", "crop_size")}
     raise ValueError(
         f"Expected a preprocessor_config.json that resizes images to a height and width, or "
@@ -429,7 +426,7 @@ def timm_preprocessing(config: dict, channels: int) -> dict:
     """Mean, std, interpolation, crop and aspect in the `pretrained_cfg` of timm's `config.json`."""
     fields = config["pretrained_cfg"]
     crop, mode = fields.get("crop_pct"), fields.get("crop_mode", "center")
-    if not _is_number(crop) or not 0 < crop <= 1 or mode not in CROP_MODES:
+    if not _is_number(crop) or not 0 < crop <= 1 or mode not in TIMM_ASPECTS:
         raise ValueError(
             "Expected pretrained_cfg in config.json to have crop_pct in (0, 1] and crop_mode "
             f"'center' or 'squash'. Received: crop_pct={crop!r}, crop_mode={mode!r}"
@@ -438,11 +435,5 @@ def timm_preprocessing(config: dict, channels: int) -> dict:
     return {
         "values": {"mean": mean, "std": std},
         "interpolation": lookup_filter(fields),
-        **_crop_and_aspect(float(crop), CROP_MODES[mode]),
+        **crop_and_aspect(float(crop), TIMM_ASPECTS[mode]),
     }
-
-
-def _crop_and_aspect(crop: float, aspect: str | None) -> dict[str, Any]:
-    """Both as of a `Preprocessing`, which squeezes whole images without a crop."""
-    is_squeezed = aspect == "squeeze" and crop == 1
-    return {"crop": None if is_squeezed else crop, "aspect": None if is_squeezed else aspect}

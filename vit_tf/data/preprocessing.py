@@ -26,6 +26,9 @@ WORDS = {
     "channel_order": ("rgb", "bgr"),
     "crop_rounding": ("even", "down"),
 }
+# How timm's crop modes make images of another aspect ratio fit, as `Preprocessing.aspect`. Its mode
+# "border" pads with the mean of the images, which no `Preprocessing` does.
+TIMM_ASPECTS = {"center": None, "squash": "squeeze"}
 
 
 @dataclass(frozen=True)
@@ -244,6 +247,12 @@ def crop_fraction(side: int, edge: int) -> float:
     """The `crop` that resizes the shorter side of an image to `edge` and keeps `side` of it."""
     fraction = side / edge
     return fraction if math.floor(side / fraction) == edge else math.nextafter(fraction, 0)
+
+
+def crop_and_aspect(crop: float, aspect: str | None) -> dict[str, Any]:
+    """The fields of a `Preprocessing`, neither of which squeezes an image without a crop."""
+    is_squeezed = aspect == "squeeze" and crop == 1
+    return {"crop": None if is_squeezed else crop, "aspect": None if is_squeezed else aspect}
 
 
 def interval(low: Any, high: Any) -> str:

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from vit_tf.checkpoints.configs import timm_preprocessing
 from vit_tf.common.names import format_list
 from vit_tf.data.preprocessing import (
     CLIP,
     HALF,
     IMAGENET,
+    INTERPOLATIONS,
+    TIMM_ASPECTS,
     Preprocessing,
+    crop_and_aspect,
     crop_fraction,
 )
-from vit_tf.features.class_names import NUM_IMAGENET
 from vit_tf.torch_models.image_processors import default_processor, measure_preprocessing
 
 # Sides of images on which a module that does not specify any is tried, in pixels.
@@ -124,13 +125,17 @@ def find_preprocessing(
         return declared, "set by the model"
     size, channels = image_shape[:2], image_shape[2]
     if config := pretrained_config(module):
-        usual = {"crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic"}
-        config = usual | {name: value for name, value in config.items() if value is not None}
-        try:
-            fields = timm_preprocessing({"pretrained_cfg": config}, channels)
-        except ValueError as error:
-            return None, f"unknown; its pretrained_cfg is no vit_tf.Preprocessing: {error}"
-        images = Preprocessing(size, **fields.pop("values"), **fields)
+        if len(config.get("mean", ())) != channels:
+            return None, f"unknown; its pretrained_cfg is not for {channels} channels"
+        mode, method = config.get("crop_mode") or "center", config.get("interpolation") or "bicubic"
+        method = {"lanczos": "lanczos3"}.get(method, method)
+        if mode not in TIMM_ASPECTS or method not in INTERPOLATIONS:
+            return None, (
+                "unknown; no vit_tf.Preprocessing does what its pretrained_cfg states: "
+                f"crop_mode={mode!r}, interpolation={method!r}"
+            )
+        how = crop_and_aspect(config.get("crop_pct") or 0.875, TIMM_ASPECTS[mode])
+        images = Preprocessing(size, config["mean"], config["std"], method, **how)
         return images, "set by its pretrained_cfg"
     if kind := _hugging_face_type(module):
         processor = stored_processor(module)
@@ -162,17 +167,22 @@ def _torchvision_preprocessing(module: torch.nn.Module) -> tuple[Preprocessing |
         from torchvision.transforms._presets import ImageClassification
     except ImportError:  # before version 0.14
         return None, "unknown; this version of torchvision does not list its weights"
-    # A module does not state its architecture, which its number of parameters shows, with a
-    # classifier for 1,000 classes in the place of its own.
-    num_parameters = sum(parameter.numel() for parameter in module.parameters())
-    linear = [layer for layer in module.modules() if isinstance(layer, torch.nn.Linear)]
-    for layer in linear[-1:]:
-        parts = [layer.weight.numel(), 0 if layer.bias is None else layer.bias.numel()]
-        num_parameters += (layer.in_features + 1) * NUM_IMAGENET - sum(parts)
     own_file = type(module).__module__
     names = [name for name in list_models() if get_model_builder(name).__module__ == own_file]
     weights = [item for name in names for item in get_model_weights(name)]
-    weights = [item for item in weights if item.meta["num_params"] == num_parameters] or weights
+    # A module does not state its architecture, but the number of parameters below its classifier
+    # shows it.
+    linear = [layer for layer in module.modules() if isinstance(layer, torch.nn.Linear)]
+    classifier = linear[-1:]
+    num_inputs = sum(layer.in_features + 1 for layer in classifier)
+    num_parameters = sum(parameter.numel() for parameter in module.parameters()) - sum(
+        parameter.numel() for layer in classifier for parameter in layer.parameters()
+    )
+    weights = [
+        item
+        for item in weights
+        if item.meta["num_params"] == num_parameters + num_inputs * len(item.meta["categories"])
+    ] or weights
     expected: set[Preprocessing | None] = set()
     for transform in (item.transforms() for item in weights):
         images = None
