@@ -1,9 +1,9 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
 from . import engine as engine, plots as plots
-from .engine.accessors import load as load
 from .engine.estimates import images_needed as images_needed
 from .engine.features import features_of as features_of
 from .engine.layer_table import layers as layers
+from .engine.results import load as load
 from .engine.training_recorder import Recorder as Recorder
 from .explorer.exploration import Exploration as Exploration, explore as explore
 from .figures.figure import Figure as Figure

@@ -22,11 +22,17 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from vit_tf.analysis.engine.estimates import Accuracy
 from vit_tf.analysis.figures.figure import all_figures
 from vit_tf.analysis.figures.models import ROLES
 from vit_tf.analysis.statistics.claims import DECIDED, Claim, Outcome, decide
-from vit_tf.analysis.statistics.estimates import Estimate, Method, Units, over_runs, with_error
+from vit_tf.analysis.statistics.estimates import (
+    Accuracy,
+    Estimate,
+    Method,
+    Units,
+    over_runs,
+    with_error,
+)
 from vit_tf.analysis.statistics.intervals import mean_error, sum_of_errors
 
 MARKED = tuple(outcome for outcome in DECIDED if outcome is not Outcome.NO_EFFECT)

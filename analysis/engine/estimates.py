@@ -1,7 +1,7 @@
 """Estimates from labelled results, and how many images they need."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import xarray as xr
@@ -10,72 +10,12 @@ from ..statistics.estimates import (
     Estimate,
     Method,
     accuracy_of,
-    between,
     descriptive,
     jackknife_over,
+    safeguard_effect,
+    units_for_power,
+    units_for_width,
 )
-from ..statistics.planning import safeguard_effect, units_for_power, units_for_width
-
-
-class Accuracy(NamedTuple):
-    """Test accuracy of a model in [0, 1], in the form that claims use.
-
-    Attributes:
-        value: the accuracy.
-        examples: the number of test images.
-        correct: array of shape (example,), true for correctly classified images; None if unknown.
-        num_classes: the number of classes; None if unknown.
-    """
-
-    value: float
-    examples: int
-    correct: np.ndarray | None = None
-    num_classes: int | None = None
-
-    @property
-    def estimate(self) -> Estimate:
-        """The accuracy with its interval."""
-        return accuracy_of(self.value, self.examples, self.correct)
-
-    def require_above_chance(self, model: str) -> None:
-        """Raises a `ValueError` where it is not above chance, if the classes are known."""
-        if self.num_classes:
-            facts = {"examples": self.examples, "num_classes": self.num_classes}
-            require_above_chance(self.value, facts, model)
-
-
-def accuracy_gap(first: Accuracy, second: Accuracy) -> Estimate:
-    """Difference in test accuracy, of models the better of which is above chance where known."""
-    max(first, second, key=lambda each: each.value).require_above_chance("the better model")
-    return between(first.estimate, second.estimate)
-
-
-def require_estimate(value: object, source: str) -> None:
-    """Raises a `ValueError` that names what was to return an `Estimate`, for anything else."""
-    if not isinstance(value, Estimate):
-        raise ValueError(
-            f"Expected {source} to return an Estimate, such as from `mean_over`. "
-            f"Received: {value!r}"
-        )
-
-
-def require_above_chance(accuracy: float, facts: Mapping[str, Any], model: str) -> None:
-    """Raises a `ValueError` where an accuracy is not significantly above chance, 1 / classes.
-
-    A model at chance has no accuracy to lose. Classes are taken to be of equal size; `facts` are
-    the attributes `examples` and `num_classes` of a result.
-    """
-    if missing := {"examples", "num_classes"} - set(facts):
-        raise ValueError(
-            f"Expected a result with the attributes {sorted(missing)}. Received: {sorted(facts)}"
-        )
-    interval = accuracy_of(float(accuracy), facts["examples"]).interval
-    chance = 1 / facts["num_classes"]
-    if interval is None or not interval[0] > chance:
-        raise ValueError(
-            f"The accuracy of {model} is not significantly above chance, {chance:.3g}. "
-            f"Received: {float(accuracy):.3g} on {facts['examples']} images"
-        )
 
 
 def estimate_over_batches(
@@ -115,13 +55,6 @@ def estimate_from_cka(statistic: Callable[[np.ndarray], float], result: xr.Datas
     `statistic` is a function from an array with the dims of `result["cka"]` to a number.
     """
     return estimate_over_batches(statistic, result, variable="cka")
-
-
-def permuted_images(result: object) -> xr.Dataset | None:
-    """CKA of two models that are shown different images; None for what has no such values."""
-    if not isinstance(result, xr.Dataset) or not {"cka", "permuted"} <= set(result):
-        return None
-    return result[["cka"]].assign(cka=result["permuted"])
 
 
 def num_batches(result: xr.DataArray | xr.Dataset) -> float:

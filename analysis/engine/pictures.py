@@ -11,8 +11,7 @@ import xarray as xr
 from vit_tf.features.features import Features
 from vit_tf.features.preprocessed import to_common_range
 
-from .accessors import PICTURE_DIMS, encode_picture
-from .results import variable
+from .results import PICTURE_DIMS, encode_picture, variable
 
 FEW_PICTURES = 8  # that a result for single images holds
 THUMBNAIL = 112  # pixels of the longer side of a picture of a ranking

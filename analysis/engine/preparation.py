@@ -21,10 +21,11 @@ from vit_tf.data.any_images import (
     ImagesLike,
     as_images,
     is_raw,
-    size_of_floats,
+    shape_of_floats,
     with_channel_axis,
 )
 from vit_tf.data.batches import BATCH_SIZE, IN_ORDER, RANDOM, batch_arrays, explained_batches
+from vit_tf.data.known_forms import in_known_form
 from vit_tf.data.labels import count_classes, require_classes, require_label_type, require_labels
 from vit_tf.features.conversion import (
     LayerSelection,
@@ -93,6 +94,7 @@ def prepare(
         rows, (features,) = features_from_arrays(model)
         examples = rows if labels is None else (rows, np.asarray(labels))
         return features, batch_arrays(examples, IN_ORDER if keep_order else RANDOM)
+    images = in_known_form(images)
     # A model is made for images of its own size where these keep theirs.
     shown = None if any_size else images
     features = read_model(model, kind, layers, detail, images=shown)
@@ -118,6 +120,7 @@ def prepare_sets(
     keep_order: bool = False,
 ) -> tuple[Features, list[Batches]]:
     """As `prepare`, for a dict of sets of images; returns a list of batches in the same order."""
+    data = {name: in_known_form(images) for name, images in data.items()}
     features = read_model(model, kind, layers, detail, images=next(iter(data.values()), None))
     (features,), sets = prepare_images([features], data, keep_order=keep_order)
     return features, sets
@@ -139,8 +142,8 @@ def prepare_labelled(
     number of classes is that of the labels of arrays, of the class names of a data set, or of the
     model, in this order.
     """
-    features = read_model(model, kind, layers, detail, images=data.get("train"))
-    given = {name: images for name, images in data.items() if images is not None}
+    given = {name: in_known_form(images) for name, images in data.items() if images is not None}
+    features = read_model(model, kind, layers, detail, images=given.get("train"))
     models, sets = _convert_images([features], given, given, keep_order, num_classes=num_classes)
     if list(given) == ["train"] and "test" in data:
         sets = split_examples(sets[0])
@@ -171,6 +174,7 @@ def prepare_pair(
             )
         rows, features = features_from_arrays(*models)
         return list(features), batch_arrays(rows, RANDOM)
+    images = in_known_form(images)
     read = [read_model(model, kind, layers, detail, images=images) for model in models]
     features, (batches,) = prepare_images(read, {"images": images})
     return features, batches
@@ -190,8 +194,8 @@ def read_model(
         model: a model in any form.
         kind, layers, detail: as for `prepare`.
         block: name of the block, for the kind `"block_heads"`.
-        images: images in any form. If they are floats of one size that a PyTorch module takes, its
-            layers are determined for this size.
+        images: images in any form. If they are floats of one shape that a PyTorch module takes, its
+            layers are determined for this shape.
     """
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):
         model = vit_tf.load(model)
@@ -199,8 +203,9 @@ def read_model(
 
     def select() -> Features:
         # Measurements of other kinds of layers are made of the same trace of the model.
-        size = size_of_floats(images) if is_torch_module(model) and images is not None else None
-        whole = keep(model, ("features",), partial(as_features, model, size))
+        is_shown = is_torch_module(model) and images is not None
+        shape = shape_of_floats(images) if is_shown else None
+        whole = keep(model, ("features",), partial(as_features, model, shape))
         return select_features(whole, kind, patterns, block, detail)
 
     return keep(model, ("layers", kind, patterns, block, detail), select)
@@ -276,6 +281,7 @@ def _convert_images(
 ) -> tuple[list[Features], list[Any]]:
     """The features, and each set of images as the arrays or data set that they take, checked."""
     # Raw images are decoded, resized and normalised as the models declare.
+    data = {name: in_known_form(images) for name, images in data.items()}
     preprocessing: Any = None
     if any(map(is_raw, data.values())):
         by_position, preprocessing = with_own_preprocessing(dict(enumerate(models)), data.values())
@@ -353,8 +359,8 @@ def split_examples(images: tuple | tf.data.Dataset) -> list[Any]:
     if isinstance(images, tuple):
         # Every fifth image, so that sorted classes are divided evenly.
         is_test = np.arange(len(images[0])) % HELD_OUT == HELD_OUT - 1
-        arrays = [np.asarray(values) for values in images]
-        sets = [tuple(values[rows] for values in arrays) for rows in (~is_test, is_test)]
+        parts = images[0], *map(np.asarray, images[1:])
+        sets = [tuple(part[rows] for part in parts) for rows in (~is_test, is_test)]
     else:
         examples = images.unbatch().enumerate()
 

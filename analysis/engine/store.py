@@ -21,7 +21,7 @@ import xarray as xr
 import vit_tf
 from vit_tf.data.files import digest_files, write_whole
 
-from .accessors import as_result
+from .results import as_result
 from .stream import this_worker
 
 log = logging.getLogger(__name__)

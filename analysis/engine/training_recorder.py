@@ -14,7 +14,7 @@ import xarray as xr
 from vit_tf.common.names import format_list, lookup, unknown_name
 from vit_tf.data.files import write_whole
 
-from .accessors import as_result
+from .results import as_result
 from .stream import as_dataset, this_worker
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """Exploring single images: opened, measured, and written as one page of rounded values."""
 
 import base64
-import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,15 +14,16 @@ import tensorflow as tf
 import xarray as xr
 
 import vit_tf
+from vit_tf.common.errors import explain
 from vit_tf.common.names import join_words, without_password
-from vit_tf.data.any_images import as_images, in_known_form
+from vit_tf.data.any_images import as_images
 from vit_tf.data.files import write_whole
+from vit_tf.data.known_forms import Examples, in_known_form
 from vit_tf.data.preprocessing import Preprocessing, require_levels
 from vit_tf.features.conversion import facts_of, name_models, own_name
 
 from ..engine.class_scores import ClassesLike, as_probabilities
-from ..engine.failures import explain
-from ..engine.results import layer_names
+from ..engine.results import encode_picture, layer_names
 from ..engine.stream import eager_steps
 from ..figures.models import (
     PROBES,
@@ -40,8 +40,8 @@ from ..report.page import as_json, in_frame, require_own, write_page
 from .exploration_results import (
     FLAT,
     MEASURES,
+    MeasurementPanel,
     Subject,
-    calls_of,
     collect_results,
     is_flat,
 )
@@ -61,15 +61,15 @@ FIRST = {
     "nearest": "similarity",
     "gradients": "input_gradients",
 }
-# Panels of the page that are not called as the results that they need.
-PANELS = {
-    "relevance": "gradient_attention",
-    "gradients": "input_gradients",
-    "cam": "grad_cam",
-    "lens": "logit_lens",
-    "classes": "scores",
+# The results that each panel of the page shows; most panels have the name of their result.
+RESULTS_OF_PANELS = {name: (name,) for name in MEASURES} | {
+    "relevance": ("gradient_attention",),
+    "gradients": ("input_gradients",),
+    "cam": ("grad_cam",),
+    "lens": ("logit_lens",),
+    "classes": ("scores",),
+    "evidence": ("gradient_attention", "input_gradients", "grad_cam"),
 }
-EVIDENCE = ("gradient_attention", "input_gradients", "grad_cam")  # results of one panel
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,11 @@ def open_subject(
         )
     framing = expects.framing(tuple(size))
     batch = np.stack([_framed(picture, framing) for picture in pictures])
-    studied = study_model(opened, _probes(batch))[0]
+    # The shapes of taps are read on a few different images.
+    probes = batch
+    if len(batch) < PROBES:
+        probes = np.concatenate([batch, batch[:, ::-1], -batch])[:PROBES]
+    studied = study_model(opened, probes)[0]
     subject = Subject(
         replace(studied, features=studied.features.with_pooled_tokens()),
         batch,
@@ -295,7 +299,7 @@ def open_subject(
         **options,
     )
     if subject.classes is not None:
-        (num_classes,) = subject.model.shapes[subject.scores_tap]
+        (num_classes,) = subject.model.shapes[subject.model.require_scores()]
         are_there = [
             isinstance(x, int | np.integer) and 0 <= x < num_classes for x in subject.classes
         ]
@@ -357,13 +361,18 @@ def _view(
         predicted = results["scores"].values.argmax(axis=-1).tolist()
         for example, label, number in zip(payload["examples"], labels, predicted, strict=True):
             example |= compare_with_label(label, number, classes)
-    calls = calls_of(subject, results)
+    panels = {name: MEASURES[name][1] for name in results}
+    calls = {
+        name: panel.call(subject)
+        for name, panel in panels.items()
+        if isinstance(panel, MeasurementPanel)
+    }
     return {
         "name": opened.name,
         "calls": calls,
         "panel_calls": {
             panel: [calls[name] for name in names if name in calls]
-            for panel, names in _results_of_panels().items()
+            for panel, names in RESULTS_OF_PANELS.items()
         },
         "payload": payload,
         "shown": _shown(subject, results),
@@ -373,17 +382,11 @@ def _view(
     }
 
 
-def _results_of_panels() -> dict[str, tuple[str, ...]]:
-    """The results that each panel of the page shows, which is called as its own by default."""
-    named = {name: name for name in MEASURES} | PANELS
-    return {**{panel: (name,) for panel, name in named.items()}, "evidence": EVIDENCE}
-
-
 def _shown(subject: Subject, results: Mapping[str, Any]) -> dict[str, Any]:
     """What there is to show: which panels the page has, and words in their texts."""
     grid, has = subject.model.grid, results.keys()
     tokens = bool(subject.model.has_tokens)
-    return {panel: bool(has & {*names}) for panel, names in _results_of_panels().items()} | {
+    return {panel: bool(has & {*names}) for panel, names in RESULTS_OF_PANELS.items()} | {
         "size": "{} x {}".format(*subject.images.shape[1:3]),
         "heads": "removals" in has and len(results["removals"]["removed"]) > 1,
         "flat": FLAT if is_flat(results) else "",
@@ -413,9 +416,14 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | st
         given = np.asarray(images[1])
         if given.ndim == 1 and given.dtype.kind in "iu":
             images, given_labels = images[0], given.tolist()
-    if isinstance(images, str | os.PathLike):
+    if hasattr(images, "__next__"):
+        images = list(images)
+    if not isinstance(images, list | tuple):
         images = in_known_form(images)
-    if isinstance(images, tf.data.Dataset):
+    if isinstance(images, Examples):
+        images, *others = zip(*images.read_singly(), strict=True)
+        labels = np.asarray(others[0]).tolist() if others else []
+    elif isinstance(images, tf.data.Dataset):
         class_names, examples = getattr(images, "class_names", None), []
         for batch in as_images(images):
             batch, *others = batch if isinstance(batch, tuple) else (batch,)
@@ -474,12 +482,6 @@ def compare_with_label(
     if label is None or (names and label >= len(names)):
         return {}
     return {"label": class_name(names, label), "correct": label == predicted}
-
-
-def _probes(batch: np.ndarray) -> np.ndarray:
-    """A few different images, on which the shapes of taps are read."""
-    turned = [batch, batch[:, ::-1], -batch]
-    return np.concatenate(turned)[: max(PROBES, len(batch))] if len(batch) < PROBES else batch
 
 
 # What is shared by all images, and what the page reads about each.
@@ -716,12 +718,8 @@ def shrunk(maps: np.ndarray, most: int = MOST_PIXELS) -> np.ndarray:
 
 def _as_data_url(photo: np.ndarray) -> str:
     """A photograph as PNG where it is small, otherwise as JPEG."""
-    from PIL import Image
-
-    file = io.BytesIO()
     kind = "PNG" if max(photo.shape) <= MOST_PIXELS else "JPEG"
-    Image.fromarray(photo).save(file, kind, optimize=True, quality=90)
-    text = base64.b64encode(file.getvalue()).decode("ascii")
+    text = encode_picture(photo, kind, optimize=True, quality=90)
     return f"data:image/{kind.lower()};base64,{text}"
 
 

@@ -11,12 +11,12 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import edits
+from vit_tf.common.errors import explain
 from vit_tf.common.names import join_words
 from vit_tf.features.features import Features
 from vit_tf.features.structure import spread
 from vit_tf.features.tokens import prefix_names
 
-from ..engine.failures import explain
 from ..engine.pooling import pooled_tokens
 from ..engine.results import provenance
 from ..engine.stream import collect
@@ -78,15 +78,10 @@ class Subject:
         named = [self.prefix_names[at] for at in self.pooled_tokens if at < prefix]
         return join_words(named) if named else "the mean of the patches"
 
-    @property
-    def scores_tap(self) -> str:
-        """The tap that holds the scores of classes; a `NotApplicable` where there is none."""
-        return self.model.require_scores()
-
     @cached_property
     def scores(self) -> xr.DataArray:
         """Scores of the images: DataArray of shape (example, class)."""
-        tap = self.scores_tap
+        tap = self.model.require_scores()
         features = self.model.select(tap)
 
         def step(images: tf.Tensor) -> tf.Tensor:
@@ -193,7 +188,7 @@ class MeasurementPanel:
         """The result of a subject; a `NotApplicable` where the model has no such layers."""
         model = subject.model
         options = self.options(subject) if self.options else {}
-        options |= {"scores": subject.scores_tap} if "scores" in self.takes else {}
+        options |= {"scores": model.require_scores()} if "scores" in self.takes else {}
         options |= {"grid": model.require_grid()} if "grid" in self.takes else {}
         layers = subject.layers_of(self.measurement, self.most_layers)
         scores = [options["scores"]] if "scores" in options else []
@@ -258,7 +253,7 @@ def cells_of_fields(subject: Subject) -> dict[str, int]:
 
 def patch_lens(subject: Subject) -> xr.DataArray:
     """Class scores from the model's own head, applied to single patches of each block."""
-    model, scores = subject.model, subject.scores_tap
+    model, scores = subject.model, subject.model.require_scores()
     taps = subject.layers_of(logit_lens)
     last = model.shapes[taps[-1]]
     same_shape = [tap for tap in taps if model.shapes[tap] == last]
@@ -271,7 +266,7 @@ def patch_lens(subject: Subject) -> xr.DataArray:
 
 def removals(subject: Subject) -> xr.DataArray:
     """Scores without each head, and without the branches of each block; NaN for no such head."""
-    model, scores = subject.model, subject.scores_tap
+    model, scores = subject.model, subject.model.require_scores()
     heads, sites = (model.find_layers(m.kind) for m in (head_ablation, skip_ablation))
     removable = {*heads, *(tap for tap in sites if tap.endswith("/branch"))}
     taps = [tap for tap in model.taps if tap in removable]
@@ -367,16 +362,6 @@ def collect_results(subject: Subject) -> tuple[dict[str, Any], LeftOut]:
     if is_flat(results):
         left_out.append(("Evidence for classes", [f"{FLAT}."]))
     return results, left_out
-
-
-def calls_of(subject: Subject, results: dict[str, Any]) -> dict[str, str]:
-    """The expressions of a model and images that give results, where a measurement makes them."""
-    panels = {name: MEASURES[name][1] for name in results}
-    return {
-        name: panel.call(subject)
-        for name, panel in panels.items()
-        if isinstance(panel, MeasurementPanel)
-    }
 
 
 def is_flat(results: Mapping[str, Any]) -> bool:

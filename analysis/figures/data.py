@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.common.names import join_words
-from vit_tf.data.batches import BATCH_SIZE, BatchRule, batch_arrays
+from vit_tf.data.batches import BATCH_SIZE, BatchRule, LazyRows, batch_arrays
 from vit_tf.data.files import digest_files
 from vit_tf.data.labels import count_classes, require_label_type, require_labels
 
@@ -59,16 +59,8 @@ class Data:
     labelled: bool = True  # whether the test images have labels, of two classes or more
     # Sentences on why there is not what a measurement reads, where it is not simply missing.
     reasons: dict[str, str] = field(default_factory=dict)
-
-    @cached_property
-    def _made(self) -> dict[Any, Any]:
-        return {}
-
-    def has(self, name: str) -> bool:
-        """Whether there is what a measurement reads."""
-        if name == LABELS:
-            return self.labelled
-        return name in self.optional or getattr(self, name, None) is not None
+    # What was made of these: optional data by name, and sizes of batches by ("batch", name).
+    _made: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def read(self, name: str) -> Any:
         """What a measurement reads, made when it is first asked for."""
@@ -95,13 +87,12 @@ class Data:
         most = max(COPY_BATCHES, COPY_IMAGES // size, -(-batches // 2)) if size else 0
         return most if most < batches else None
 
-    def facts_of(self, name: str | None) -> dict:
-        """JSON facts that identify the images of a field."""
-        return self.facts | self.optional_facts.get(name or "", {})
-
     def missing(self, names: Iterable[str]) -> str:
         """A sentence about missing data among `names`; empty if no data are missing."""
-        missing = [name for name in names if not self.has(name)]
+        images = ("test", "few", "train", "validation")
+        available = {*self.optional, *(name for name in images if getattr(self, name) is not None)}
+        available |= {LABELS} if self.labelled else set()
+        missing = [name for name in names if name not in available]
         reasons = [self.reasons[name] for name in missing if name in self.reasons]
         needed = [
             NEEDED.get(name, "labelled training images")
@@ -247,7 +238,7 @@ def num_field_images(batch_size: int) -> int:
 def _batched(images: Any, rule: BatchRule) -> tf.data.Dataset:
     """Batches of a data set as they are, of arrays by a rule; a `ValueError` for no images."""
     leaves = images if isinstance(images, tuple) else (images,)
-    are_arrays = all(isinstance(leaf, np.ndarray) for leaf in leaves)
+    are_arrays = all(isinstance(leaf, np.ndarray | LazyRows) for leaf in leaves)
     return as_dataset(batch_arrays(images, rule) if are_arrays else images)
 
 

@@ -9,9 +9,9 @@ from pkgutil import walk_packages
 from string import Formatter
 from typing import Any, TypeAlias
 
+from vit_tf.common.errors import explain
 from vit_tf.common.names import join_words, unknown_name
 
-from ..engine.failures import explain
 from ..engine.results import Results
 from .data import Data
 from .measure import Measurement
@@ -258,22 +258,27 @@ def variants(models: list[StudyModel], model: StudyModel, role: str) -> list[Stu
 Selections: TypeAlias = tuple[list[Selection], list[str]]  # and the reasons for what is left out
 
 
-def _measured(measure: Callable[..., Any], *models: Any) -> tuple[Any, str | None]:
-    """What is measured, or None, and the sentence on what a model lacks, or None."""
+def _measured(
+    measure: Callable[..., Any], arguments: Sequence[Any], models: Sequence[StudyModel], label: str
+) -> tuple[Selection | None, str]:
+    """The models of a picture with what is measured of them, or None and what a model lacks."""
     try:
-        return measure(*models), None
+        measured = measure(*arguments)
     except NotApplicable as error:
         return None, str(error)
+    if not measured:
+        return None, ""
+    if isinstance(measured, dict):
+        return Selection(tuple(models), measured), ""
+    return Selection(tuple(models), {label: measured}, alone=True), ""
 
 
 def _each(selector: Selector, models: list[StudyModel], measure: Callable[..., Any]) -> Selections:
     selections, reasons = [], []
     for model in selector.applicable(models):
-        measured, reason = _measured(measure, model)
-        if measured is not None:
-            selections.append(_selection((model,), measured, model.name))
-        if reason and model.role == "model":
-            reasons.append(reason)
+        selection, reason = _measured(measure, [model], [model], model.name)
+        selections += [selection] if selection else []
+        reasons += [reason] if reason and model.role == "model" else []
     return selections, reasons
 
 
@@ -299,9 +304,8 @@ def _together(
         name = f"{model.original.name}: seed {model.detail}" if is_seed else model.name
         measurements |= _labelled(selection, name)
     for model in with_roles(models, *selector.baselines):
-        measured = _measured(measure, model)[0] if model.base in shown else None
-        if measured is not None:
-            baselines |= _labelled(_selection((model,), measured, ""), model.name)
+        selection = _measured(measure, [model], [model], "")[0] if model.base in shown else None
+        baselines |= _labelled(selection, model.name) if selection else {}
     return [Selection(shown, measurements | baselines, baselines=tuple(baselines))], reasons
 
 
@@ -315,11 +319,9 @@ def _pairs(
     user_models = with_roles(models, "model") if selector.user_models is True else []
     first, second = with_roles(models, *selector.roles), with_roles(models, *selector.others)
     for pair in [*product(first, second), *arranged(user_models, 2)]:
-        measured, reason = _measured(measure, *pair)
-        if measured is not None:
-            selections.append(_selection(pair, measured, pair[0].name))
-        elif reason:
-            reasons.append(reason)
+        selection, reason = _measured(measure, pair, pair, pair[0].name)
+        selections += [selection] if selection else []
+        reasons += [reason] if reason else []
     if len(user_models) == 1:
         return selections, ["It compares two models, but only one was given: add a second one."]
     return selections, [] if selections else list(dict.fromkeys(reasons))
@@ -328,23 +330,19 @@ def _pairs(
 def _group(selector: Selector, models: list[StudyModel], measure: Callable[..., Any]) -> Selections:
     shown, reasons = [], []
     for model in selector.applicable(models):
-        reason = _measured(selector.require_model, model)[1] if selector.require_model else None
-        shown += [] if reason else [model]
-        reasons += [reason] if reason and model.role == "model" else []
-    measured, reason = _measured(measure, shown) if shown else (None, None)
-    if not measured:
-        return [], reasons + ([reason] if reason and with_roles(models, "model") else [])
+        try:
+            if selector.require_model:
+                selector.require_model(model)
+            shown.append(model)
+        except NotApplicable as error:
+            reasons += [str(error)] if model.role == "model" else []
+    if not shown:
+        return [], reasons
     leading = selector.roles[:1] or ("model",)
     first = sorted(shown, key=lambda model: model.role not in leading)
-    return [_selection(tuple(first), measured, "all")], reasons
-
-
-def _selection(
-    models: tuple[StudyModel, ...], measured: Measurement | dict[str, Measurement], label: str
-) -> Selection:
-    if isinstance(measured, dict):
-        return Selection(models, measured)
-    return Selection(models, {label: measured}, alone=True)
+    selection, reason = _measured(measure, [shown], first, "all")
+    reasons += [reason] if reason and with_roles(models, "model") else []
+    return [selection] if selection else [], reasons
 
 
 def _labelled(selection: Selection, name: str) -> dict[str, Measurement]:
@@ -386,17 +384,6 @@ class Picture:
         if callable(caption):
             return caption(models or self.selection.models, results)
         return self._filled(caption, "name")
-
-    def title_with(self, others: Sequence["Picture"]) -> str:
-        """What it shows and others of its figure do, with the names of all of their models."""
-        pictures = [self, *others]
-        titles = {picture.title for picture in pictures}
-        if len(titles) == 1:
-            return self.title
-        names = join_words(
-            list(dict.fromkeys(m.name for picture in pictures for m in picture.selection.models))
-        )
-        return self.figure.title.format(**dict.fromkeys(fields_of(self.figure.title), names))
 
     def _filled(self, text: str, field: str) -> str:
         models = self.selection.models

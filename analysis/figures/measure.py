@@ -19,10 +19,10 @@ from typing import Any, TypeAlias, cast
 import tensorflow as tf
 from tqdm import tqdm
 
+from vit_tf.common.errors import explain, message_of
 from vit_tf.common.names import join_words
 from vit_tf.features.conversion import choose
 
-from ..engine.failures import explain, message_of
 from ..engine.results import with_model_names
 from ..engine.store import base_code, fingerprint, load_result, store_result
 from ..engine.stream import SECONDS_BETWEEN_LINES, Copy, Statistic, pass_of_copies, this_worker
@@ -307,7 +307,7 @@ def measure_all(
     for name, m in table.items():
         # All that a result is made of: models, parameters, code, data and inputs.
         inputs = [keys[source.name] for source in m.before]
-        facts = data.facts_of(m.reads)
+        facts = data.facts | data.optional_facts.get(m.reads or "", {})
         keys[name] = fingerprint(m.identity, base_code(), facts, inputs)
     results = {
         name: load_result(folder / f"{name}.nc", keys[name]) if m.saved else None
@@ -493,83 +493,96 @@ def _make_pass(
     together: Pass, data: Data, results: dict[str, Any], problems: dict[str, str]
 ) -> Finishes:
     """What finishes the measurements of a pass, with which copies of equal layers share graphs."""
-    measurements, copies, sharing = together.measurements, together.copies, []
-    for copy in copies:
-        shared = [m for m in measurements if m.name in copy]
-        pairs = {pair for m in shared for pair in zip(m.models, copy[m.name].models, strict=True)}
+    # What each measurement is fed; one that lacks an input fails for the same reason as the input.
+    fed: dict[str, list[Any]] = {}
+    for m in together.every_measurement:
+        failures = [problems[source.name] for source in m.before if source.name in problems]
+        if failures:
+            problems[m.name] = failures[0]
+        else:
+            fed[m.name] = [data if s is DATA else results[s.name] for s in m.inputs]
+    measurements = [m for m in together.measurements if m.name in fed]
+    by_name = {m.name: m for m in measurements}
+
+    # Copies share the graphs if they differ in their weights only; others have passes of their own.
+    sharing, apart = [], []
+    for copy in together.copies:
+        able = {name: m for name, m in copy.items() if m.name in fed}
+        of_able = {name: m for name, m in able.items() if name in by_name}
+        pairs = {
+            pair
+            for name, m in of_able.items()
+            for pair in zip(by_name[name].models, m.models, strict=True)
+        }
         try:
             differ = [differ_in_weights(model.keras_copy(), c.keras_copy()) for model, c in pairs]
         except Exception as error:
             # A model that cannot be made anew has no copies; measuring these by themselves says
             # why.
             _require_one_worker(error)
-            continue
-        sharing += [copy] if all(differ) else []
-    others = [list(copy.values()) for copy in copies if copy not in sharing]
+            differ = [False]
+        if of_able and all(differ):
+            sharing.append(of_able)
+            able = {name: m for name, m in able.items() if name not in of_able}
+        apart.append(list(able.values()))
+
+    finishes = {}
     if not sharing or isinstance(measurements[0], SharedPass):
-        finishes = _make(measurements, data, results, problems, sharing)
+        finishes |= _make(measurements, fed, data, problems, sharing)
     else:
-        finishes = {}
         with sharing_graphs():
             for m in [*measurements, *(m for copy in sharing for m in copy.values())]:
-                finishes |= _make([m], data, results, problems)
-    for of_copy in others:
-        finishes |= _make(of_copy, data, results, problems)
+                finishes |= _make([m], fed, data, problems)
+    for copy in apart:
+        finishes |= _make(copy, fed, data, problems)
     return finishes
 
 
 def _make(
-    measurements: Iterable[Measurement],
+    measurements: list[Measurement],
+    fed: dict[str, list[Any]],
     data: Data,
-    results: dict[str, Any],
     problems: dict[str, str],
     copies: Sequence[dict[str, Measurement]] = (),
     parts: bool = False,
 ) -> Finishes:
     """Dict from each measurement, made together, to what finishes it; sets that fail are halved."""
-    measurements, fed = list(measurements), {}
-    for m in [*measurements, *(m for copy in copies for m in copy.values())]:
-        failures = [problems[source.name] for source in m.before if source.name in problems]
-        if failures:
-            problems[m.name] = failures[0]
-        else:
-            fed[m.name] = [data if s is DATA else results[s.name] for s in m.inputs]
-    able = [m for m in measurements if m.name in fed]
-    able_copies = [
-        {name: m for name, m in copy.items() if name in fed and m.name in fed} for copy in copies
-    ]
-    able_copies = [copy for copy in able_copies if copy]
-    # What has lost the measurement that it is a copy of is made by itself.
-    left = [m for copy in copies for name, m in copy.items() if name not in fed and m.name in fed]
-    finishes = {}
+    if not measurements:
+        return {}
+    is_one = len(measurements) == 1
     try:
-        if able and isinstance(able[0], SharedPass):
-            together = cast(list[SharedPass], able)
-            finishes = _shared_pass(together, fed, data, cast(list[Any], able_copies))
-        elif able:
-            (m,) = cast(list[OwnPasses], able)
-            result = m.make(*fed[m.name])
-            finishes = {m.name: lambda: result}
+        if isinstance(measurements[0], SharedPass):
+            return _shared_pass(cast(list[Any], measurements), fed, data, cast(Any, copies))
+        (m,) = cast(list[OwnPasses], measurements)
+        result = m.make(*fed[m.name])
+        return {m.name: lambda: result}
     except Exception as error:
-        if len(able) == 1 and able_copies:
-            # The cause may lie in a copy, so the measurement is tried without.
-            _require_one_worker(error)
-            finishes = _make(able, data, results, problems, parts=True)
-            left += [m for copy in able_copies for m in copy.values()]
-        elif len(able) == 1:
-            problems[able[0].name] = _reason(error, able[0])
-        else:
-            _require_one_worker(error)
-            if not parts:
-                names = join_words(dict.fromkeys(model.name for m in able for model in m.models))
-                reason = message_of(error)
-                log.info("%d results of %s are measured in parts: %s", len(able), names, reason)
-            middle = len(able) // 2
-            for half in (able[:middle], able[middle:]):
-                names = {m.name for m in half}
-                of_half = [{n: m for n, m in copy.items() if n in names} for copy in able_copies]
-                finishes |= _make(half, data, results, problems, of_half, parts=True)
-    return finishes | _make(left, data, results, problems) if left else finishes
+        if is_one and not copies:
+            problems[measurements[0].name] = _reason(error, measurements[0])
+            return {}
+        _require_one_worker(error)
+        if not is_one and not parts:
+            names = dict.fromkeys(model.name for m in measurements for model in m.models)
+            log.info(
+                "%d results of %s are measured in parts: %s",
+                len(measurements),
+                join_words(names),
+                message_of(error),
+            )
+
+    # The cause may lie in one half of the measurements, or in a copy of the only one.
+    if is_one:
+        groups = [(measurements, ()), ([m for copy in copies for m in copy.values()], ())]
+    else:
+        groups, middle = [], len(measurements) // 2
+        for half in (measurements[:middle], measurements[middle:]):
+            names = {m.name for m in half}
+            of_half = [{n: m for n, m in copy.items() if n in names} for copy in copies]
+            groups.append((half, [copy for copy in of_half if copy]))
+    finishes = {}
+    for group, copies_of_group in groups:
+        finishes |= _make(group, fed, data, problems, copies_of_group, parts=True)
+    return finishes
 
 
 def _reason(error: Exception, measurement: Measurement) -> str:

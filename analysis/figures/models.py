@@ -20,8 +20,9 @@ import xarray as xr
 from keras import backend
 
 import vit_tf
+from vit_tf.common.errors import as_reason, explain
 from vit_tf.common.names import format_list, is_part, join_words, match
-from vit_tf.data.any_images import size_of_floats
+from vit_tf.data.any_images import shape_of_floats
 from vit_tf.data.preprocessing import Preprocessing, interval
 from vit_tf.features import recorder
 from vit_tf.features.attention_weights import (
@@ -39,6 +40,7 @@ from vit_tf.features.layers import (
     layers_of,
     readable_layers,
     structure_of_outputs,
+    unfit_attention,
     warn_of_missed_blocks,
 )
 from vit_tf.features.lazy_features import LazyFeatures
@@ -51,7 +53,6 @@ from vit_tf.torch_models import is_torch_module
 from vit_tf.training import checkpointing
 from vit_tf.training.evaluation import correct_answers, match_classes
 
-from ..engine.failures import as_reason, explain
 from ..engine.store import base_code, code_of, fingerprint, load_result, store_result
 from ..engine.stream import this_worker
 from ..statistics.estimates import accuracy_of
@@ -218,10 +219,11 @@ class StudyModel:
         """The layers that a measurement of a kind reads; a `NotApplicable` where there are none."""
         layers = self.find_layers(kind, detail, block)
         if "attention" in kind and not layers:
-            shapes = {tap: self.shapes[tap] for tap in self.weights if tap in self.shapes}
             reason = self.features.facts.reasons.get("attention weights", "")
-            reason = reason or attended(shapes, self.grid)[1] or "attention weights"
-            if reason == "attention weights" and self.has_tokens and not self.has_sums:
+            reason = reason or unfit_attention(kind, self.taps, self.shapes, self.grid)
+            reason = reason or "attention weights"
+            is_known = has_tap_grammar(self.taps)
+            if reason == "attention weights" and self.has_tokens and not is_known:
                 reason += " among its layers: layers with attention do not return them"
             return self.require(layers, reason)
         return self.require(layers, KINDS[kind].lacks)
@@ -258,7 +260,7 @@ class StudyModel:
             return self.given_role
         if any("/token_mixing/" in tap for tap in self.taps):
             return "mixer"
-        if self.weights and self.has_sums and self.grid:
+        if self.weights and self.grid and has_tap_grammar(self.taps):
             return "vit" if self.has_cls else "gap"
         return "resnet" if self.has_maps else None
 
@@ -300,11 +302,6 @@ class StudyModel:
     def has_tokens(self) -> bool:
         """Whether the shapes show sequences of tokens on its grid."""
         return any(len(self.shapes.get(tap, ())) == 2 for tap in self.structure.representations)
-
-    @property
-    def has_sums(self) -> bool:
-        """Whether the taps show where blocks end, as the tap grammar does."""
-        return has_tap_grammar(self.taps)
 
     @property
     def blocks(self) -> list[str]:
@@ -482,7 +479,7 @@ def open_model(model: Any, images: Any = None) -> Any:
         model = vit_tf.load(model)
     if not is_torch_module(model):
         return model
-    return as_features(model, None if images is None else size_of_floats(images))
+    return as_features(model, None if images is None else shape_of_floats(images))
 
 
 def prepare_models(
@@ -779,7 +776,7 @@ def _attention_of(
         return {}, {}
     nothing: dict[str, Shape] = dict.fromkeys(computed, ())
     shapes = {name: whole.facts.shapes[name] for name in computed}
-    names, why = attended(shapes, whole.facts.grid)
+    names, why = attended(computed, shapes, whole.facts.grid)
     if wrong := find_contradicted(loaded.model, names, images):
         paths = list(dict.fromkeys(recorder.split_weights(name)[0] for name in wrong))
         return nothing, {"attention weights": CONTRADICTION.format(format_list(paths))}

@@ -22,7 +22,6 @@ from vit_tf.features.layers import Detail, Shape
 from vit_tf.features.structure import OF_SUBLAYERS
 from vit_tf.features.tokens import as_grid
 
-from ..engine.accessors import ResultDataset
 from ..engine.class_scores import (
     class_divergence,
     classification_loss,
@@ -37,7 +36,7 @@ from ..engine.preparation import (
     read_model,
     score_layer,
 )
-from ..engine.results import CLS, facts_of, require_finite, require_word, variable
+from ..engine.results import CLS, ResultDataset, facts_of, require_finite, require_word, variable
 from ..engine.stream import Statistic, Totals, as_dataset, evaluate, mean_per_batch
 from ..engine.traces import reusable
 from ..statistics.intervals import mean_from_sums
@@ -501,7 +500,9 @@ def activation_patching(
         for each in (model, source)
         if each is not None
     ]
-    (features, *others), _ = prepare_images(models, {}, scores=[scores] * len(models))
+    # Both images of a pair must keep their position, so pairs stay in their order.
+    data = as_dataset(pairs)
+    (features, *others), _ = prepare_images(models, {"pairs": data}, scores=[scores] * len(models))
     other_model = others[0] if others else features
     scores = score_layer(features, scores)
     shapes = layers_to_edit(features, scores)
@@ -515,8 +516,6 @@ def activation_patching(
         raise ValueError(
             f"Expected the other model to have the same layers. Missing: {format_list(missing)}"
         )
-    # Both images of a pair must keep their position, so pairs stay in their order.
-    data = as_dataset(pairs)
     ranks = [spec.shape.rank for spec in tf.nest.flatten(data.element_spec)]
     if len(ranks) != 2 or set(ranks) - {4, None}:
         raise ValueError(

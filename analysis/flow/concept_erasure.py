@@ -21,13 +21,12 @@ from vit_tf.features.layers import Detail, Shape
 from vit_tf.features.noise import draw_for_images
 from vit_tf.features.tokens import prefix_names
 
-from ..engine.accessors import ResultDataset
 from ..engine.class_scores import require_scores
 from ..engine.least_squares import ridge_inverse
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import as_tokens
 from ..engine.preparation import ImagesLike, prepare_scored
-from ..engine.results import ALL, SPATIAL, require_finite, variable
+from ..engine.results import ALL, SPATIAL, ResultDataset, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
 from ..statistics.intervals import t_interval

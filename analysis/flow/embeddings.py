@@ -15,8 +15,8 @@ import vit_tf
 from vit_tf.features.conversion import ModelLike, facts_of
 from vit_tf.features.tokens import as_grid
 
-from ..engine.accessors import ResultArray
 from ..engine.pooling import PartialGrid
+from ..engine.results import ResultArray
 
 MAX_COMPONENTS = 28  # by default, as in the figure of the paper
 

@@ -12,11 +12,18 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features
 from vit_tf.features.layers import Detail
 
-from ..engine.accessors import ResultArray, ResultDataset
 from ..engine.class_scores import ONE_SCORE, class_coords, require_scores
 from ..engine.measurements import measurement
 from ..engine.preparation import ImagesLike, prepare_scored
-from ..engine.results import array_of, expect_array, provenance, stack_layers, variable
+from ..engine.results import (
+    ResultArray,
+    ResultDataset,
+    array_of,
+    expect_array,
+    provenance,
+    stack_layers,
+    variable,
+)
 from ..engine.stream import Statistic, evaluate, row_statistic
 from ..engine.traces import reusable
 from ..statistics.intervals import mean_and_error

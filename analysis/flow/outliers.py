@@ -21,12 +21,11 @@ from vit_tf.features.noise import draw_for_images
 from vit_tf.features.preprocessed import to_own_units
 from vit_tf.features.tokens import TokenGrid
 
-from ..engine.accessors import ResultDataset
 from ..engine.least_squares import fit_rows
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import PartialGrid, require_grid, tokens_of
 from ..engine.preparation import ImagesLike, prepare, prepare_scored
-from ..engine.results import SPATIAL, dataset_of, facts_of, require_finite, variable
+from ..engine.results import SPATIAL, ResultDataset, dataset_of, facts_of, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate, row_statistic
 from ..engine.traces import keep, reusable
 from ..statistics.intervals import mean_and_error

@@ -153,7 +153,7 @@ def num_attended(taps: Taps) -> int:
     return value.shape[-1]
 
 
-def attention_weights(taps: Taps, grid: TokenGrid) -> Taps:
+def attention_weights(taps: Taps, grid: TokenGrid, equal_heads: bool = True) -> Taps:
     """The attention weights among `taps`, which fit the grid: (example, head, query, key)."""
     weights = _weights_of(taps)
     tokens = grid.num_tokens
@@ -164,7 +164,7 @@ def attention_weights(taps: Taps, grid: TokenGrid) -> Taps:
                 f"{tokens} tokens ({grid}). Received: {tap!r} of shape {tuple(value.shape)}"
             )
     heads = {tap: value.shape[1] for tap, value in weights.items()}
-    if len(set(heads.values())) != 1:
+    if equal_heads and len(set(heads.values())) != 1:
         raise ValueError(
             "Expected layers with the same number of heads: select them with layers=. "
             f"Received: {heads}"

@@ -13,13 +13,13 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
-from ..engine.accessors import ResultDataset
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import PartialGrid, require_grid
 from ..engine.preparation import ImagesLike
 from ..engine.results import (
     CLS,
     SPATIAL,
+    ResultDataset,
     array_of,
     dataset_of,
     facts_of,

@@ -11,7 +11,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import TokenGrid
-from vit_tf.common.names import format_list
+from vit_tf.common.names import format_list, is_part
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
@@ -189,9 +189,18 @@ def rollout_of_images_statistic(
 
 def _rollouts(taps: Taps, grid: TokenGrid) -> dict[str, tf.Tensor]:
     """Rollout after each layer: dict from layer to tensor of shape (example, query, key)."""
+    weights_of = attention_weights(taps, grid, equal_heads=False)
+    # Attentions of one site before its sum are parallel: as one with the heads of all.
+    parallel: dict[tuple[str, int], list[str]] = {}
+    num_sums = 0
+    for tap in taps:
+        num_sums += is_part(tap, "sum")
+        if tap in weights_of:
+            parallel.setdefault((tap.rpartition("/")[0], num_sums), []).append(tap)
     rollouts, last = {}, None
-    for layer, weights in attention_weights(taps, grid).items():
-        mixed = tf.reduce_mean(tf.cast(weights, tf.float32), axis=-3)
+    for layer, *others in parallel.values():
+        heads = [tf.cast(weights_of[tap], tf.float32) for tap in (layer, *others)]
+        mixed = tf.reduce_mean(tf.concat(heads, axis=-3), axis=-3)
         mixed += tf.eye(mixed.shape[-1])
         mixed /= tf.reduce_sum(mixed, axis=-1, keepdims=True)
         last = rollouts[layer] = mixed if last is None else tf.matmul(mixed, last)

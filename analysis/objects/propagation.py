@@ -17,11 +17,10 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features
 from vit_tf.features.layers import Detail
 
-from ..engine.accessors import ResultDataset
 from ..engine.measurements import measurement
 from ..engine.pooling import PartialGrid, require_grid
 from ..engine.preparation import read_model
-from ..engine.results import provenance, require_finite, variable
+from ..engine.results import ResultDataset, provenance, require_finite, variable
 from .dense_features import dense_features, token_maps
 
 # The first colours of the palette of DAVIS 2017; the others are greys.

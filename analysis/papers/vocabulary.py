@@ -1,11 +1,8 @@
 """The words of a paper's module: figures, measurements, claims, and estimates of numbers."""
 
 from ..engine.estimates import (
-    Accuracy as Accuracy,
-    accuracy_gap as accuracy_gap,
     estimate_from_cka as estimate_from_cka,
     estimate_over_batches as estimate_over_batches,
-    require_above_chance as require_above_chance,
 )
 from ..engine.pooling import Pooled as Pooled, pooled_statistic as pooled_statistic
 from ..engine.results import (
@@ -54,15 +51,18 @@ from ..figures.models import (
 from ..figures.supervision import EXPLICIT as EXPLICIT
 from ..statistics.claims import Claim as Claim, claim as claim
 from ..statistics.estimates import (
+    Accuracy as Accuracy,
     Estimate as Estimate,
     Method as Method,
     Units as Units,
+    accuracy_gap as accuracy_gap,
     accuracy_of as accuracy_of,
     between as between,
     descriptive as descriptive,
     jackknife_over as jackknife_over,
     mean_over as mean_over,
     minus as minus,
+    require_above_chance as require_above_chance,
     share_of as share_of,
     transformed as transformed,
     with_error as with_error,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from ..engine.accessors import as_result
-from ..engine.results import expect_results
+from ..engine.results import as_result, expect_results
 
 # These modules say which results they draw.
 from . import (  # noqa: F401

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import xarray as xr
 
-from ..engine.accessors import decode_picture
-from ..engine.results import layer_names
+from ..engine.results import decode_picture, layer_names
 from . import style
 
 if TYPE_CHECKING:

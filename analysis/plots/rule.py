@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAli
 
 import xarray as xr
 
-from ..engine.accessors import NoPlotError
-from ..engine.results import Result, describe_result, expect_array, expect_results, expect_variable
+from ..engine.results import (
+    NoPlotError,
+    Result,
+    describe_result,
+    expect_array,
+    expect_results,
+    expect_variable,
+)
 from .primitives import entitle
 from .style import new_axes
 
@@ -114,7 +120,13 @@ def draws(
                 entitle(drawn, title)
             return drawn
 
-        cast(Any, draw).__signature__ = _signature(function)
+        # The result, `ax` and `title`, and the plot's own options.
+        signature = inspect.signature(function)
+        first, ax, *options = signature.parameters.values()
+        ax = ax.replace(default=None)
+        title = ax.replace(name="title", annotation="str | None")
+        parameters = [first.replace(kind=inspect.Parameter.POSITIONAL_ONLY), ax, title, *options]
+        cast(Any, draw).__signature__ = signature.replace(parameters=parameters)
         if not by_name_only:
             own = name.removeprefix("plot_")
             measurements = of.split(", ") if of else ()
@@ -124,37 +136,22 @@ def draws(
     return decorate
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """That of a plot: the result, `ax` and `title`, and the plot's own options."""
-    signature = inspect.signature(function)
-    result, ax, *options = signature.parameters.values()
-    first = result.replace(kind=inspect.Parameter.POSITIONAL_ONLY)
-    shared = [
-        ax.replace(default=None),
-        ax.replace(name="title", default=None, annotation="str | None"),
-    ]
-    return signature.replace(parameters=[first, *shared, *options])
-
-
 def _checked(result: Result, shapes: tuple[Shape, ...]) -> Result:
     """The result with its dims in the order of the first shape that it has, or a `ValueError`."""
     errors = []
     for shape in shapes:
         try:
-            return _with_dims(result, shape)
+            if isinstance(shape, dict):
+                variables = {
+                    name: expect_variable(result, name, tuple(dims.split()))
+                    for name, dims in shape.items()
+                }
+                return result.assign(variables)
+            dims = [dim for dim in shape.split() if not dim.startswith("[")]
+            return expect_array(result, tuple(dims), tuple(re.findall(r"\[(\w+)\]", shape)))
         except ValueError as error:
             errors.append(error)
     raise errors[0]
-
-
-def _with_dims(result: Result, shape: Shape) -> Result:
-    if isinstance(shape, dict):
-        ordered = {
-            name: expect_variable(result, name, tuple(dims.split())) for name, dims in shape.items()
-        }
-        return result.assign(ordered)
-    dims = [dim for dim in shape.split() if not dim.startswith("[")]
-    return expect_array(result, tuple(dims), tuple(re.findall(r"\[(\w+)\]", shape)))
 
 
 def find_plot(result: Result) -> Callable[..., Any]:
@@ -171,7 +168,7 @@ def find_plot(result: Result) -> Callable[..., Any]:
             continue
         for shape in plot.shapes:
             try:
-                _with_dims(result, shape)
+                _checked(result, (shape,))
             except ValueError:
                 continue
             num_variables = len(shape) if isinstance(shape, dict) else 0

@@ -20,7 +20,6 @@ from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 from vit_tf.features.tokens import TokenGrid, as_grid
 
-from ..engine.accessors import ResultDataset
 from ..engine.masks import count_out_of_range, patch_cover, require_in_range
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import (
@@ -32,7 +31,7 @@ from ..engine.pooling import (
     require_grid,
 )
 from ..engine.preparation import ImagesLike, prepare
-from ..engine.results import DEFAULT, provenance, require_finite, variable
+from ..engine.results import DEFAULT, ResultDataset, provenance, require_finite, variable
 from ..engine.stream import Statistic, Totals, evaluate
 
 STARTS = 10

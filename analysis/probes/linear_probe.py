@@ -17,11 +17,10 @@ from vit_tf.data.labels import require_labels
 from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.layers import Detail
 
-from ..engine.accessors import ResultArray
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pooling import Pooled, pooled_statistic
 from ..engine.preparation import ImagesLike, prepare_labelled
-from ..engine.results import ALL, CLS, SPATIAL, provenance
+from ..engine.results import ALL, CLS, SPATIAL, ResultArray, provenance
 from ..engine.stream import one_pass
 
 EPSILON = 1e-6  # of the batch normalisation of MAE

@@ -15,11 +15,10 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps, pick_taps
 from vit_tf.features.layers import Detail
 
-from ..engine.accessors import ResultDataset
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import Pooled, pool, pooled_statistic_of
 from ..engine.preparation import ImagesLike, prepare_sets
-from ..engine.results import DEFAULT, provenance, require_directions, variable
+from ..engine.results import DEFAULT, ResultDataset, provenance, require_directions, variable
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
 from .knn import ROUNDING, directions_of, normalize_rows

@@ -18,7 +18,6 @@ from vit_tf.features.conversion import LayerSelection, ModelLike, as_features, c
 from vit_tf.features.features import Features, Taps, pick_taps
 from vit_tf.features.layers import Detail
 
-from ..engine.accessors import ResultDataset
 from ..engine.least_squares import BIAS, classify, fit_classifier, ridge_weights
 from ..engine.measurements import labels_after_images, measurement, statistic_of
 from ..engine.pooling import Pooled, pool, pooled_statistic_of, tokens_of
@@ -27,6 +26,7 @@ from ..engine.results import (
     ALL,
     EACH,
     PROBED,
+    ResultDataset,
     array_of,
     facts_of,
     pack_correct,

@@ -14,16 +14,17 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.common.errors import explain
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import ImagesLike, as_images, is_raw
 from vit_tf.data.batches import BatchRule
+from vit_tf.data.known_forms import in_known_form
 from vit_tf.data.preprocessing import Preprocessing, check_values
 from vit_tf.features.conversion import ModelLike, facts_of, name_models
 from vit_tf.features.features import ModelFacts
 from vit_tf.features.preprocessed import to_common_range
 
 from ..engine.class_scores import as_probabilities
-from ..engine.failures import explain
 from ..engine.pictures import THUMBNAIL, as_pictures
 from ..engine.results import Results
 from ..engine.store import has_own_digest, load_unchanged, save
@@ -361,12 +362,13 @@ def make_report(
         images = (images, np.asarray(labels))
     numbers = list(map(str, [figures] if isinstance(figures, str | int) else figures))
     chosen_figures = lookup_figures(numbers)
+    given_models = name_models(models)
     sources = {
         name: str(model)
-        for name, model in name_models(models).items()
+        for name, model in given_models.items()
         if isinstance(model, str | os.PathLike)
     }
-    models = {name: open_model(model, images) for name, model in name_models(models).items()}
+    models = {name: open_model(model, images) for name, model in given_models.items()}
     require_distinct(models)
     for name, model in models.items():
         if not callable(model):
@@ -377,11 +379,12 @@ def make_report(
     facts = {name: facts_of(model) for name, model in models.items()}
     expectations = {name: each.expected_images for name, each in facts.items()}
     framing = shared_framing(list(expectations.values()))
-    if any(given is not None and not is_raw(given) for given in (images, train)):
-        expectations |= _one_range(facts, expectations)
     setup = dict(SETUP)
     if isinstance(images, np.ndarray | tuple):
         setup["images",] = "images = batch_test(images)"
+    images, train = in_known_form(images), in_known_form(train)
+    if any(given is not None and not is_raw(given) for given in (images, train)):
+        expectations |= _one_range(facts, expectations)
     images = _in_common_range(images, framing, expectations, TEST_RULE)
     if train is not None:
         train = _in_common_range(train, framing, expectations, TRAIN_RULE)

@@ -68,13 +68,6 @@ def method_text(estimate: Estimate) -> str:
     return f"{text} {estimate.note}." if estimate.note else text
 
 
-def level_text(estimate: Estimate) -> str:
-    """What an outcome is about: the models at hand, or models that are trained like them."""
-    if estimate.method is Method.RUNS and estimate.units is not None:
-        return f"such models in general ({estimate.units.count} runs of each)"
-    return "these models"
-
-
 def paper_text(paper: PaperEffect, unit: str = "") -> str:
     """The effect that a paper reports, with its place."""
     if not paper.sign:
@@ -206,11 +199,15 @@ def _shown(row: Row, order: int, figures: dict[str, str]) -> dict[str, Any]:
             f"About {images:,} images would probably decide the claim, if the true effect is the "
             "end of its 80 % CI that is nearer to 0."
         )
+    # What the outcome is about: the models at hand, or models that are trained like them.
+    units, level = row.estimate.units, "these models"
+    if row.estimate.method is Method.RUNS and units is not None:
+        level = f"such models in general ({units.count} runs of each)"
     return shown | {
         "explanation": " ".join(explanation),
         "effect": number(row.estimate.value),
         "interval": interval,
-        "level": level_text(row.estimate),
+        "level": level,
         "trained": number(row.trained),
         "untrained": " and ".join(map(number, row.untrained)),
         "permuted": "" if row.permuted is None else number(row.permuted),

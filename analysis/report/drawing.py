@@ -9,13 +9,13 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from vit_tf.common.errors import explain
 from vit_tf.common.names import join_words
 from vit_tf.data.files import digest_files, write_whole
 
-from ..engine.failures import explain
 from ..engine.results import Results
 from ..engine.store import ANALYSIS, digest_modules, fingerprint
-from ..figures.figure import Picture
+from ..figures.figure import TEXT_FIELDS, Picture
 from .page import Panel, ReportFigure
 from .rendering import Drawing, DrawingProcess, Failures, ProcessEnded, render
 
@@ -38,7 +38,9 @@ class Drawer:
         self._started: list[tuple[Future[Failures], dict[str, str], list[Drawing]]] = []
         # Names of the pictures that are drawn, or are being drawn: they are not looked at again.
         self._settled: set[str] = set()
-        # What could not be drawn, and why: reasons by the name of the picture.
+        # By the name of the picture: the sentences that replace pictures, and why others could not
+        # be drawn.
+        self.sentences: dict[str, str] = {}
         self.failures: dict[str, str] = {}
 
     def draw(self, pictures: Sequence[Picture], results: Results, meanwhile: bool = False) -> None:
@@ -52,19 +54,15 @@ class Drawer:
                 while the drawing process is busy.
         """
         self.collect()
+        pictures = self._without_sentences(pictures, results)
         stale = self._stale(pictures, results)
         if not stale:
             return
-        # Pictures without a path are not written, and only set the common scales.
-        drawings = [
-            as_drawing(
-                picture,
-                _results_of(picture, results),
-                _path(self.folder, picture.name) if picture.name in stale else None,
-                self._models,
-            )
-            for picture in pictures
-        ]
+        drawings = []
+        for picture in pictures:
+            # Pictures without a path are not written, and only set the common scales.
+            path = _path(self.folder, picture.name) if picture.name in stale else None
+            drawings.append(as_drawing(picture, _results_of(picture, results), path, self._models))
         future = None
         if self._process and (meanwhile or not self._started):
             future = self._process.start(drawings)
@@ -76,6 +74,23 @@ class Drawer:
             log.info("drawing %s", ", ".join(stale))
             self._record(stale, render(drawings))
         self._settled |= stale.keys()
+
+    def _without_sentences(self, pictures: Sequence[Picture], results: Results) -> list[Picture]:
+        """The pictures to draw: the others are replaced by a sentence, or failed."""
+        drawn = []
+        for picture in pictures:
+            instead, name = picture.figure.instead, picture.name
+            if instead and name not in self._settled and name not in self.sentences:
+                try:
+                    sentence = instead(_results_of(picture, results))
+                except Exception as error:
+                    self.failures[name] = explain(error, f"The picture {name}")
+                    continue
+                if sentence:
+                    self.sentences[name] = sentence
+            if name not in self.sentences:
+                drawn.append(picture)
+        return drawn
 
     def _stale(self, pictures: Sequence[Picture], results: Results) -> dict[str, str]:
         """The keys of the pictures to draw by name: those of another key than before."""
@@ -178,16 +193,14 @@ def draw(
         the reasons.
     """
     drawer = drawer or Drawer(folder)
-    total, done, sentences = sum(map(len, figures)), 0, {}
-    for together in _sharing(figures):
-        pictures, instead = _without_sentences(together, results, drawer)
-        sentences |= instead
+    total, done = sum(map(len, figures)), 0
+    for pictures in _sharing(figures):
         if progress:
-            progress(done, total, together[0].title)
-        done += len(together)
+            progress(done, total, pictures[0].title)
+        done += len(pictures)
         drawer.draw(pictures, results)
     drawer.collect(wait=True)
-    for name in (*sentences, *drawer.failures):
+    for name in (*drawer.sentences, *drawer.failures):
         _path(folder, name).unlink(missing_ok=True)
     drawn: list[tuple[Any, ReportFigure]] = []
     for pictures in figures:
@@ -202,7 +215,7 @@ def draw(
         name = next(free for free in names if free not in taken)
         try:
             code = code_for(pictures) if code_for else ""
-            figure = _report_figure(name, pictures, results, sentences, folder, code)
+            figure = _report_figure(name, pictures, results, drawer, code)
         except Exception as error:
             reason = explain(error, f"The figure {name}")
             drawer.failures |= {picture.name: reason for picture in pictures}
@@ -221,29 +234,10 @@ def _sharing(figures: Sequence[Sequence[Picture]]) -> list[list[Picture]]:
 
 def draw_measured(figures: Sequence[Sequence[Picture]], results: Results, drawer: Drawer) -> None:
     """Starts to draw the pictures with complete results while other results are measured."""
-    for together in _sharing(figures):
-        measurements = [m for picture in together for m in picture.selection.measurements.values()]
+    for pictures in _sharing(figures):
+        measurements = [m for picture in pictures for m in picture.selection.measurements.values()]
         if all(results.get(m.name) is not None for m in measurements):
-            drawer.draw(_without_sentences(together, results, drawer)[0], results, meanwhile=True)
-
-
-def _without_sentences(
-    pictures: Sequence[Picture], results: Results, drawer: Drawer
-) -> tuple[list[Picture], dict[str, str]]:
-    """The pictures to draw, and a dict from the name of each other one to the sentence instead."""
-    drawn, sentences = [], {}
-    for picture in pictures:
-        instead = picture.figure.instead
-        try:
-            sentence = instead and instead(_results_of(picture, results))
-        except Exception as error:
-            drawer.failures[picture.name] = explain(error, f"The picture {picture.name}")
-            continue
-        if sentence:
-            sentences[picture.name] = sentence
-        else:
-            drawn.append(picture)
-    return drawn, sentences
+            drawer.draw(pictures, results, meanwhile=True)
 
 
 def _path(folder: Path, name: str) -> Path:
@@ -259,37 +253,35 @@ def _results_of(picture: Picture, results: Results) -> dict[str, Any]:
 
 
 def _report_figure(
-    name: str,
-    pictures: Sequence[Picture],
-    results: Results,
-    sentences: dict[str, str],
-    folder: Path,
-    code: str,
+    name: str, pictures: Sequence[Picture], results: Results, drawer: Drawer, code: str
 ) -> ReportFigure:
     """The figure of some pictures, the panels, with one title and one caption."""
-    first, title = pictures[0], pictures[0].title_with(pictures[1:])
-    results_of_pictures = [_results_of(picture, results) for picture in pictures]
-    by_name = {model.name: model for picture in pictures for model in picture.selection.models}
-    models = list(by_name.values())
+    first, sentences = pictures[0], drawer.sentences
+    measurements = [m for picture in pictures for m in picture.selection.measurements.values()]
+    models = list({m.name: m for picture in pictures for m in picture.selection.models}.values())
+    # Panels with different titles are called after all of their models.
+    title = first.title
+    if len({picture.title for picture in pictures}) > 1:
+        names = join_words([model.name for model in models])
+        title = first.figure.title.format(**dict.fromkeys(TEXT_FIELDS, names))
+
+    # The caption is followed by the sentences that replace single panels, or consists of these.
     shown = [picture for picture in pictures if picture.name not in sentences]
-    if not shown:
-        caption = " ".join(dict.fromkeys(sentences[picture.name] for picture in pictures))
-    else:
-        merged = {
-            f"{picture.name}: {label}": result
-            for picture, by_label in zip(pictures, results_of_pictures, strict=True)
-            for label, result in by_label.items()
-        }
-        results_of_figure = results_of_pictures[0] if len(pictures) == 1 else merged
+    if shown:
+        results_of_figure = _results_of(first, results)
+        if len(pictures) > 1:
+            results_of_figure = {
+                f"{picture.name}: {label}": result
+                for picture in pictures
+                for label, result in _results_of(picture, results).items()
+            }
         replaced = [picture for picture in pictures if picture.name in sentences]
         notes = [f"{picture.panel}: {sentences[picture.name]}" for picture in replaced]
         caption = " ".join([first.caption(results_of_figure, models), *notes])
+    else:
+        caption = " ".join(dict.fromkeys(sentences[picture.name] for picture in pictures))
     references = dict.fromkeys(picture.figure.reference for picture in pictures)
     references = list(filter(None, references))
-    panels = []
-    for picture in shown:
-        alt = f"{picture.full_title}. {caption}"
-        panels.append(Panel(picture.panel, _path(folder, picture.name), alt, picture.name))
     return ReportFigure(
         name=name,
         title=title,
@@ -298,19 +290,21 @@ def _report_figure(
         source=first.figure.paper.source,
         alt=f"{title}. {caption}",
         png=None,
-        panels=tuple(panels),
-        results=tuple(
-            dict.fromkeys(
-                f"results/{measurement.name}.nc"
-                for picture in pictures
-                for measurement in picture.selection.measurements.values()
+        panels=tuple(
+            Panel(
+                picture.panel,
+                _path(drawer.folder, picture.name),
+                f"{picture.full_title}. {caption}",
+                picture.name,
             )
+            for picture in shown
         ),
+        results=tuple(dict.fromkeys(f"results/{m.name}.nc" for m in measurements)),
         interactive=tuple(
-            picture.figure.interactive(result)
-            for picture, by_label in zip(pictures, results_of_pictures, strict=True)
+            picture.figure.interactive(results[m.name])
+            for picture in pictures
             if picture.figure.interactive
-            for result in by_label.values()
+            for m in picture.selection.measurements.values()
         ),
         code=code,
     )

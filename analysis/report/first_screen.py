@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from vit_tf.common.errors import explain
 from vit_tf.common.names import join_words
 
-from ..engine.estimates import permuted_images, require_estimate
-from ..engine.failures import explain
 from ..engine.results import Results
 from ..figures.figure import Overview, Picture
 from ..figures.measure import Quantity
 from ..figures.models import UNTRAINED_ROLES, StudyModel
 from ..plots import style
-from ..statistics.estimates import Estimate, accuracy_of, corrected, minus
+from ..statistics.estimates import Estimate, corrected, minus, require_estimate
 from .claim_rows import scale_of
 from .page import Panel
+from .scorecard import accuracies_of, permuted_images
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,31 +56,38 @@ class Comparison:
 LeftOut: TypeAlias = list[tuple[str, list[str]]]  # as `Report.left_out`
 
 
+ACCURACY = Quantity(
+    "Test accuracy",
+    "Test accuracy of the model's own head.",
+    "accuracy.{model}",
+    "accuracy",
+    lambda accuracy: accuracy.estimate,
+)
+
+
 def compare(
-    pictures: Sequence[Picture], models: Sequence[StudyModel], results: dict[str, Any]
+    pictures: Sequence[Picture], models: Sequence[StudyModel], results: Results
 ) -> tuple[list[Comparison], LeftOut]:
     """The quantities of these models and their differences, and what could not be computed."""
     compared = [model for model in models if model.base is None]
     if len(compared) == 1:
         compared += [m for m in models if m.base is compared[0] and m.role == "untrained"]
-    accuracies = [
-        (model.name, accuracy_of(*model.accuracy, model.correct))
-        for model in compared
-        if model.accuracy
-    ]
-    explanation = "Test accuracy of the model's own head."
-    rows = [_compare_values("Test accuracy", explanation, "accuracy", accuracies, link="top")]
     slugs = {model.name: model.slug for model in compared}
+    values_of_all = {**results, **accuracies_of(compared)}
     by_chance = {name: permuted_images(result) for name, result in results.items()}
     by_chance = {name: result for name, result in by_chance.items() if result is not None}
-    quantities, left_out = {}, []
+
+    # Each quantity once, with the element of the page that shows it, and the chapter.
+    quantities: dict[int, tuple[Quantity, str, Any]] = {id(ACCURACY): (ACCURACY, "top", None)}
     for picture in pictures:
         for quantity in picture.figure.quantities:
-            quantities.setdefault(id(quantity), (quantity, picture))
-    for quantity, picture in quantities.values():
+            shown = quantity, f"figure-{picture.name}", picture.figure.chapter
+            quantities.setdefault(id(quantity), shown)
+    rows, left_out = [], []
+    for quantity, link, chapter in quantities.values():
         label, untrained, permuted = quantity.label.rstrip("."), {}, {}
         try:
-            values = _estimates(quantity, slugs, results)
+            values = _estimates(quantity, slugs, values_of_all)
         except Exception as error:
             left_out.append((label, [explain(error, f"The quantity {label!r}")]))
             continue
@@ -91,47 +98,32 @@ def compare(
         if quantity.of_pairs:
             permuted_values = _estimates(quantity, slugs, by_chance)
             permuted = {name: estimate.value for name, estimate in permuted_values}
-        row = _compare_values(
+        if not values:
+            continue
+        row = Comparison(
             label,
             quantity.explanation,
             quantity.unit,
-            values,
-            more=quantity.more,
-            of_pairs=quantity.of_pairs,
-            untrained=untrained,
-            permuted=permuted,
-            link=f"figure-{picture.name}",
-            chapter=picture.figure.chapter,
+            tuple(values),
+            untrained,
+            permuted,
+            link=link,
+            chapter=chapter,
+            plain=_plain(values, label, quantity.unit),
         )
-        rows.append(row)
-    return [row for row in rows if row.values], left_out
+        rows.append(row if quantity.of_pairs else _with_differences(row, quantity.more))
+    return rows, left_out
 
 
-def _compare_values(
-    label: str,
-    explanation: str,
-    unit: str,
-    values: Values,
-    *,
-    more: str = "",
-    of_pairs: bool = False,
-    **about: Any,
-) -> Comparison:
-    """The row of a quantity: its values, and the differences between pairs of models.
-
-    `more` is as that of a `Quantity`; `about` has further fields of the row.
-    """
-    plain = _plain(values, label, unit)
-    row = Comparison(label, explanation, unit, tuple(values), plain=plain, **about)
-    if of_pairs:
-        return row
-    pairs = list(combinations(values, 2))
+def _with_differences(row: Comparison, more: str) -> Comparison:
+    """The row with the differences between pairs of models; `more` is as that of a `Quantity`."""
+    unit, pairs = row.unit, list(combinations(row.values, 2))
     gaps = corrected([minus(first, second) for (_, first), (_, second) in pairs])
     sentences = [
         _sentence(a, b, gap, unit) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)
     ]
     significant = [at for at, gap in enumerate(gaps) if is_significant(gap)]
-    if len(values) > MOST_PAIRWISE:
+    if len(row.values) > MOST_PAIRWISE:
         furthest = np.argmax(np.nan_to_num([abs(gap.value) for gap in gaps], nan=-1))
         number = f"{len(significant)} of {len(gaps)} pairs of models differ significantly."
         sentences = [sentences[furthest], number]
@@ -143,19 +135,18 @@ def _compare_values(
     # The largest significant difference in words, with the values of untrained copies.
     largest = max(significant, key=lambda at: abs(gaps[at].value))
     (high, above), (low, below) = sorted(pairs[largest], key=lambda pair: -pair[1].value)
-    more = more or f"has a higher {_decapitalized(label)}"
+    more = more or f"has a higher {_decapitalized(row.label)}"
     numbers = f"{_number(above.value, unit)} versus {_number(below.value, unit)}"
+    copies = ""
     if high in row.untrained and low in row.untrained:
         first, second = (_number(row.untrained[name], unit) for name in (high, low))
         copies = f"; untrained copies {first} versus {second}"
-    else:
-        copies = ""
     notes = [estimate.note for estimate in (above, below)]
     conditions = f" ({high}: {notes[0]}; {low}: {notes[1]})" if all(notes) else ""
     scale = abs(above.value) + abs(below.value)
     return replace(
         row,
-        main=f"{high} {more} than {low}: {numbers}{_unit(unit, more)}{copies}{conditions}.",
+        main=f"{high} {more} than {low}: {numbers}{_in_brackets(unit, more)}{copies}{conditions}.",
         size=(above.value - below.value) / scale if scale else 0.0,
     )
 
@@ -215,24 +206,21 @@ def main_results(rows: Sequence[Comparison], most: int = 5) -> list[str]:
 
 def _plain(values: Values, label: str, unit: str) -> str:
     """The values of a quantity in words."""
-    if not values:
-        return ""
     if len(values) > MOST_PAIRWISE:
         ranked = sorted(values, key=lambda named: named[1].value)
         ends = [f"{_number(estimate.value, unit)} ({name})" for name, estimate in ranked]
-        return f"{label}: from {ends[0]} to {ends[-1]}{_unit(unit, label)}."
+        return f"{label}: from {ends[0]} to {ends[-1]}{_in_brackets(unit, label)}."
     if len(values) > 1:
         listed = join_words(
             [f"{_number(estimate.value, unit)} for {name}" for name, estimate in values]
         )
-        return f"{label}: {listed}{_unit(unit, label)}."
+        return f"{label}: {listed}{_in_brackets(unit, label)}."
     ((_, estimate),) = values
     interval = ""
     if estimate.interval is not None:
         low, high = (_number(end, unit) for end in estimate.interval)
         interval = f"95 % CI {low} to {high}"
-    notes = "; ".join(filter(None, [_unit_to_show(unit, label), interval]))
-    return f"{label} is {_number(estimate.value, unit)}{f' ({notes})' if notes else ''}."
+    return f"{label} is {_number(estimate.value, unit)}{_in_brackets(unit, label, interval)}."
 
 
 def _number(value: float, unit: str) -> str:
@@ -242,14 +230,11 @@ def _number(value: float, unit: str) -> str:
     return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
-def _unit_to_show(unit: str, text: str) -> str:
-    """The unit, unless the values are in percent or the text contains it."""
-    return "" if unit == "accuracy" or unit.lower() in text.lower() else unit
-
-
-def _unit(unit: str, text: str) -> str:
-    shown = _unit_to_show(unit, text)
-    return f" ({shown})" if shown else ""
+def _in_brackets(unit: str, text: str, note: str = "") -> str:
+    """The unit, unless values are in percent or the text contains it, and a note, in brackets."""
+    is_clear = unit == "accuracy" or unit.lower() in text.lower()
+    notes = "; ".join(filter(None, ["" if is_clear else unit, note]))
+    return f" ({notes})" if notes else ""
 
 
 def _decapitalized(text: str) -> str:
@@ -275,15 +260,11 @@ def _sentence(name: str, other: str, gap: Estimate, unit: str) -> str:
         value, low, high = abs(value), *sorted((abs(low), abs(high)))
         numbers = f"{value:.{decimals}f}{points} ({low:.{decimals}f} to {high:.{decimals}f})"
         return f"{more} is higher than {less} by {numbers}."
-    value, low, high = (_signed(number, decimals) for number in (value, low, high))
+    # A zero has no sign.
+    rounded = [round(number, decimals) for number in (value, low, high)]
+    texts = [f"{x:+.{decimals}f}" if x else f"{0:.{decimals}f}" for x in rounded]
+    value, low, high = (text.replace("-", "\N{MINUS SIGN}") for text in texts)
     return f"{name} and {other}: not significant ({value}{points}, from {low} to {high})."
-
-
-def _signed(value: float, decimals: int = 2) -> str:
-    """A number with a sign, which zero has not."""
-    rounded = round(value, decimals)
-    text = f"{rounded:+.{decimals}f}" if rounded else f"{0:.{decimals}f}"
-    return text.replace("-", "\N{MINUS SIGN}")
 
 
 RELATIVE = "relative to uniform"  # unit of values that are compared with uniform ones

@@ -18,10 +18,11 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
+from vit_tf.common.errors import as_reason
 from vit_tf.common.names import without_password
 from vit_tf.data.files import write_whole
 
-from ..engine.failures import as_reason
+from ..engine.results import encode_picture
 from .claim_rows import (
     brief,
     count_sentence,
@@ -83,6 +84,11 @@ class ReportFigure:
     source: tuple[str, str] | None = None
     panels: tuple[Panel, ...] = ()
     code: str = ""
+
+    @property
+    def shown_panels(self) -> tuple[Panel, ...]:
+        """The panels, or the single image as one without a title."""
+        return self.panels or ((Panel("", self.png, self.alt),) if self.png is not None else ())
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,12 @@ def write_report(
     names = [figure.name for figure in figures]
     if len(set(names)) < len(names):
         raise ValueError(f"Expected figures of different names. Received: {names}")
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z][\w.-]*", name):
+            raise ValueError(
+                "Expected a figure's name to be a letter, then letters, digits or any of '._-'. "
+                f"Received: {name!r}"
+            )
     lead, *more = _paragraphs(introduction) or [""]
     return write_page(
         path,
@@ -220,15 +232,11 @@ def write_report(
         title=title,
         lead=lead,
         about=more,
-        summary=[_summarized(model) for model in summary],
+        summary=summary,
         sentences=[*decided_sentences(scorecard), *sentences],
-        overview=[_embed_panel(panel, path.parent) for panel in overview],
-        shown_images=[{**vars(image), "data": _as_png(image.picture)} for image in shown_images],
-        linked_page=linked_page
-        and {
-            **vars(linked_page),
-            "panels": [_embed_panel(panel, path.parent) for panel in linked_page.panels],
-        },
+        overview=overview,
+        shown_images=shown_images,
+        linked_page=linked_page,
         differences=list(differences),
         compared=any(row.sentences for row in differences),
         tested=sum(row.tested > 0 for row in differences),
@@ -237,13 +245,7 @@ def write_report(
         count_of_claims=count_sentence(scorecard),
         runs=runs,
         models=_table(models),
-        sections=[
-            {
-                **vars(section),
-                "figures": [_embed(figure, path.parent) for figure in section.figures],
-            }
-            for section in sections
-        ],
+        sections=sections,
         missing=[
             *(entry for section in sections for entry in section.not_measured),
             *not_shown,
@@ -269,11 +271,17 @@ def write_page(
         loader=FunctionLoader(partial(_resource, package)),
         undefined=StrictUndefined,
     )
+    path = Path(path)
     environment.filters |= {
+        "embedded_panel": partial(_embed_panel, folder=path.parent),
+        "embedded_file": partial(_embed_file, folder=path.parent),
+        "embedded_picture": partial(encode_picture, optimize=True),
+        "json": as_json,
         "shown": _shown,
         "listed": _listed,
         "paragraphs": _paragraphs,
         "by_reason": _by_reason,
+        "counted": _counted,
         "brief": brief,
         "interval": interval_text,
         "scale_of": scale_of,
@@ -288,7 +296,6 @@ def write_page(
         script_hash=base64.b64encode(digest).decode(),
         **values,
     )
-    path = Path(path)
     require_own(path)
     write_whole(path, lambda partial: partial.write_text(page, encoding="utf-8"))
     return path
@@ -330,41 +337,14 @@ def in_frame(path: str | os.PathLike) -> str:
     )
 
 
-def _as_png(picture: np.ndarray) -> str:
-    """A picture (row, column, colour) as text that a page embeds."""
-    from PIL import Image
-
-    file = BytesIO()
-    Image.fromarray(picture).save(file, "PNG", optimize=True)
-    return base64.b64encode(file.getvalue()).decode("ascii")
-
-
 def _resource(package: str, name: str) -> str:
     """The text of a file of a package, or else of this one."""
     own = files(package) / name
     return (own if own.is_file() else files(__package__ or "") / name).read_text("utf-8")
 
 
-def _embed(figure: ReportFigure, folder: Path) -> dict[str, Any]:
-    """The figure as the template expects it: its pictures and data as text."""
-    if not re.fullmatch(r"[A-Za-z][\w.-]*", figure.name):
-        raise ValueError(
-            "Expected a figure's name to be a letter, then letters, digits or any of '._-'. "
-            f"Received: {figure.name!r}"
-        )
-    panels = figure.panels
-    if not panels and figure.png is not None:
-        panels = (Panel("", figure.png, figure.alt),)
-    return {
-        **vars(figure),
-        "payload": as_json(list(figure.interactive)),
-        "panels": [_embed_panel(panel, folder) for panel in panels],
-        "files": [_embed_file(link, folder) for link in figure.results],
-    }
-
-
 def _embed_panel(panel: Panel, folder: Path) -> dict[str, Any]:
-    """The panel as the template expects it: its picture as text, its size and a link to it."""
+    """The picture of a panel as text, its size, and a link to it where it lies in the folder."""
     from PIL import Image
 
     link, png = "", panel.png
@@ -381,11 +361,11 @@ def _embed_panel(panel: Panel, folder: Path) -> dict[str, Any]:
         raise ValueError(f"Expected a PNG. Received: {received}") from None
     data = base64.b64encode(png).decode("ascii")
     width, height = (round(side * CSS_DOTS) for side in inches)
-    return {**vars(panel), "data": data, "width": width, "height": height, "link": link}
+    return {"data": data, "width": width, "height": height, "link": link}
 
 
 def _embed_file(link: str, folder: Path) -> dict[str, Any]:
-    """A result as the template expects it: its address, in the page itself where it is small."""
+    """The name, the size and the address of a result, which is in the page where it is small."""
     path = folder / unquote(link)
     size = path.stat().st_size if path.is_file() else None
     entry = {"file": PurePosixPath(link).name, "size": size, "href": quote(link)}
@@ -395,21 +375,8 @@ def _embed_file(link: str, folder: Path) -> dict[str, Any]:
     return entry
 
 
-def _summarized(model: ModelSummary) -> dict[str, Any]:
-    """A `ModelSummary` as the template expects it: its accuracy as text and on a scale."""
-    accuracy = model.accuracy
-    text = interval = ""
-    if accuracy is not None:
-        text = f"{100 * accuracy.value:.1f} %"
-        if accuracy.interval is not None:
-            interval = "{:.1f} to {:.1f} %".format(*(100 * end for end in accuracy.interval))
-    return {**vars(model), "text": text, "interval": interval, "size": _counted(model.parameters)}
-
-
-def _counted(number: int | None) -> str:
+def _counted(number: int) -> str:
     """A number of parameters in thousands or millions."""
-    if number is None:
-        return ""
     for unit, word in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= unit:
             return f"{number / unit:.3g} {word}"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ..figures.figure import Figure, Picture
 from ..figures.measure import Measurement
@@ -22,18 +23,20 @@ def example_code(pictures: Sequence[Picture], sources: Mapping[str, str], setup:
     figure needs.
     """
     figure = pictures[0].figure
-    templates = [
-        _template(figure, measurement)
+    measured = [
+        Call(picture, label, measurement, _template(figure, measurement))
         for picture in pictures
-        for measurement in picture.selection.measurements.values()
+        for label, measurement in picture.selection.measurements.items()
     ]
+    templates = [call.template for call in measured]
     if not all(templates):
         return ""
-    show = figure.show or f"analysis.plots.{figure.draw.__name__}"
     used = set(re.findall(r"\w+", " ".join(templates)))
     loading = [line for names, line in setup.items() if not names or used & {*names}]
-    lines = "\n".join([*loading, *_calls(pictures, figure, sources, show)]).splitlines()
-    if any(picture.selection.baselines for picture in pictures):
+    drawn = [call for call in measured if call.label not in call.picture.selection.baselines]
+    show = figure.show or f"analysis.plots.{figure.draw.__name__}"
+    lines = "\n".join([*loading, *_calls(drawn, sources, show)]).splitlines()
+    if len(drawn) < len(measured):
         lines.append("# The figure also draws baselines in grey: its netCDF data contain them.")
 
     # Imports come first, those of the lines that load images among them.
@@ -48,37 +51,42 @@ def example_code(pictures: Sequence[Picture], sources: Mapping[str, str], setup:
     return "\n".join([*imports, *filter(None, [figure.imports]), *body])
 
 
-def _calls(
-    pictures: Sequence[Picture], figure: Figure, sources: Mapping[str, str], show: str
-) -> list[str]:
+class Call(NamedTuple):
+    """A measurement of a picture, with the expression that makes it, with models in braces."""
+
+    picture: Picture
+    label: str
+    measurement: Measurement
+    template: str
+
+
+def _calls(measured: Sequence[Call], sources: Mapping[str, str], show: str) -> list[str]:
     """The lines that measure and plot."""
+    models = [model for call in measured for model in call.measurement.models]
+    models += [model for call in measured for model in call.picture.selection.models]
+    expressions = {
+        model.name: repr(sources[model.name])
+        if model.name in sources
+        else f"models[{model.name!r}]"
+        for model in models
+    }
 
-    def name_expression(name: str) -> str:
-        return repr(sources[name]) if name in sources else f"models[{name!r}]"
-
-    def expression(picture: Picture, measurement: Measurement) -> str:
-        template = _template(figure, measurement)
-        models = measurement.models
-        if "{other}" in template and len(models) == 1:
-            models = picture.selection.models[::-1]
-        return template.format(
-            model=name_expression(models[0].name),
-            other=name_expression(models[-1].name),
-            models=_as_dict({m.name: name_expression(m.name) for m in models}),
+    def expression(call: Call) -> str:
+        models = call.measurement.models
+        if "{other}" in call.template and len(models) == 1:
+            models = call.picture.selection.models[::-1]
+        return call.template.format(
+            model=expressions[models[0].name],
+            other=expressions[models[-1].name],
+            models=_as_dict({model.name: expressions[model.name] for model in models}),
         )
 
-    measured = [
-        (picture, label, measurement)
-        for picture in pictures
-        for label, measurement in picture.selection.measurements.items()
-        if label not in picture.selection.baselines
-    ]
-    names = list(dict.fromkeys(measurement.models[0].name for _, _, measurement in measured))
-    templates = {_template(figure, measurement) for _, _, measurement in measured}
-    is_alone = all(picture.selection.alone for picture in pictures)
-    is_each = all(len(measurement.models) == 1 for _, _, measurement in measured)
-    of_each = {(measurement.models[0].name, measurement.name) for _, _, measurement in measured}
-    (template, *others) = templates
+    # Measurements of one model each, by the same expression, are made in a loop over the models.
+    names = list(dict.fromkeys(call.measurement.models[0].name for call in measured))
+    template, *others = {call.template for call in measured}
+    is_alone = all(call.picture.selection.alone for call in measured)
+    is_each = all(len(call.measurement.models) == 1 for call in measured)
+    of_each = {(call.measurement.models[0].name, call.measurement.name) for call in measured}
     is_loop = is_each and not others and len(of_each) == len(names) and "{other}" not in template
     if is_loop and not (is_alone and len(names) == 1):
         listed = f"({', '.join(map(repr, names))}{',' if len(names) == 1 else ''})"
@@ -93,12 +101,13 @@ def _calls(
         if not is_alone:
             return [*head, _plotted(show, "results")]
         return [*head, "for result in results.values():", f"    {_plotted(show, 'result')}"]
+
+    # Otherwise, each picture has a plot of its own.
     if is_alone:
-        calls = (expression(picture, measurement) for picture, _, measurement in measured)
-        return list(dict.fromkeys(_plotted(show, call) for call in calls))
-    drawn = {id(picture): {} for picture in pictures}
-    for picture, label, measurement in measured:
-        drawn[id(picture)][label] = expression(picture, measurement)
+        return list(dict.fromkeys(_plotted(show, expression(call)) for call in measured))
+    drawn: dict[int, dict[str, str]] = {}
+    for call in measured:
+        drawn.setdefault(id(call.picture), {})[call.label] = expression(call)
     return list(dict.fromkeys(_plotted(show, _as_dict(items)) for items in drawn.values()))
 
 

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+from vit_tf.common.errors import describe_failure
 from vit_tf.data.files import write_whole
 
-from ..engine.failures import describe_failure
 from ..plots.style import fixed_colours, plain_log
 
 if TYPE_CHECKING:

@@ -11,13 +11,11 @@ from typing import Any, cast
 import numpy as np
 import xarray as xr
 
+from vit_tf.common.errors import explain
 from vit_tf.common.names import format_list, lookup
 from vit_tf.training.checkpointing import flatten
 
-from ..engine.accessors import ResultDataset
-from ..engine.estimates import Accuracy, permuted_images, require_estimate
-from ..engine.failures import explain
-from ..engine.results import Results
+from ..engine.results import ResultDataset, Results
 from ..engine.store import fingerprint
 from ..figures.data import UNKNOWN, Data
 from ..figures.figure import Figure, all_figures, describe_figure, fields_of
@@ -25,7 +23,15 @@ from ..figures.measure import DATA, Measurement
 from ..figures.models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
 from ..figures.supervision import RECONSTRUCTION, SUPERVISIONS
 from ..statistics.claims import Claim, NotTested, Outcome, Row, Tested
-from ..statistics.estimates import Estimate, beyond, corrected, descriptive, over_runs
+from ..statistics.estimates import (
+    Accuracy,
+    Estimate,
+    beyond,
+    corrected,
+    descriptive,
+    over_runs,
+    require_estimate,
+)
 
 LEAST_RUNS = 3  # of each arm, for an outcome about such models in general
 
@@ -112,12 +118,7 @@ def evaluate(
     corrected for their number (Holm). `elsewhere` is a sentence on how to test claims about models
     that are missing here.
     """
-    classes = data.num_classes if data else None
-    values = results | {
-        f"accuracy.{model.slug}": Accuracy(*model.accuracy, model.correct, classes)
-        for model in models
-        if model.accuracy
-    }
+    values = results | accuracies_of(models, data.num_classes if data else None)
     rows = []
     for figure in figures:
         not_measured = ""
@@ -149,6 +150,17 @@ def evaluate(
                 )
             rows += _test(sets_of_models, values)
     return rows
+
+
+def accuracies_of(
+    models: Iterable[StudyModel], num_classes: int | None = None
+) -> dict[str, Accuracy]:
+    """The test accuracies of models that have one, by the name that claims give to them."""
+    return {
+        f"accuracy.{model.slug}": Accuracy(*model.accuracy, model.correct, num_classes)
+        for model in models
+        if model.accuracy
+    }
 
 
 def _test(sets_of_models: Sequence[_Assigned], values: dict[str, Any]) -> list[Row]:
@@ -244,6 +256,13 @@ def _measure(
         return explain(error, f"The claim {claim.name!r}")
     undefined = "The effect of the claim is not defined for these models (NaN)."
     return undefined if np.isnan(estimate.value) else estimate
+
+
+def permuted_images(result: object) -> xr.Dataset | None:
+    """CKA of two models that are shown different images; None for what has no such values."""
+    if not isinstance(result, xr.Dataset) or not {"cka", "permuted"} <= set(result):
+        return None
+    return result[["cka"]].assign(cka=result["permuted"])
 
 
 def _lookup(name: str, values: dict) -> Any:

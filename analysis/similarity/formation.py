@@ -20,11 +20,10 @@ from vit_tf.features.conversion import as_features
 from vit_tf.features.features import Features
 from vit_tf.features.recorder import infer
 
-from ..engine.accessors import ResultDataset, as_result
 from ..engine.least_squares import classify, fit_classifier
 from ..engine.pooling import pool
 from ..engine.preparation import ImagesLike
-from ..engine.results import ALL, model_name, require_finite, variable
+from ..engine.results import ALL, ResultDataset, as_result, model_name, require_finite, variable
 from ..engine.stream import as_dataset
 from ..engine.training_recorder import Recorder
 from .cka import ESTIMATOR, LEAST_EXAMPLES, layer_kernels, similarity

@@ -4,13 +4,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 
-from .estimates import Estimate, Method, Units
+from .estimates import Estimate, Method, Units, safeguard_effect, units_for_power
 from .intervals import Limits
-from .planning import safeguard_effect, units_for_power
 
 POWER = 0.8  # with which a number of images decides
 MOST_IMAGES = 100_000  # more are no advice: ImageNet has 50,000 for validation
@@ -179,8 +178,19 @@ def decide(interval: Limits | None, paper: PaperEffect, least: float) -> Outcome
     return Outcome.SMALLER if is_smaller else Outcome.AS_IN_PAPER
 
 
+class _Row:
+    """A row of a scorecard, about one claim."""
+
+    claim: Claim
+
+    @property
+    def name(self) -> str:
+        """The name of the claim."""
+        return self.claim.name
+
+
 @dataclass(frozen=True)
-class Tested:
+class Tested(_Row):
     """A claim that was tested on some models.
 
     Attributes:
@@ -208,34 +218,20 @@ class Tested:
     runs: tuple[tuple[str, float], ...] = ()
 
     @property
-    def name(self) -> str:
-        """The name of the claim."""
-        return self.claim.name
-
-    @property
     def outcome(self) -> Outcome:
         """The decision about the claim."""
         return decide(self.estimate.interval, self.claim.paper, self.claim.least)
 
 
 @dataclass(frozen=True)
-class NotTested:
+class NotTested(_Row):
     """A claim that was not tested, and the reason as a sentence."""
 
     claim: Claim
     reason: str
     models: tuple[str, ...] = ()
     source: tuple[str, str] = ("", "")
-
-    @property
-    def name(self) -> str:
-        """The name of the claim."""
-        return self.claim.name
-
-    @property
-    def outcome(self) -> Outcome:
-        """`Outcome.NOT_TESTED`."""
-        return Outcome.NOT_TESTED
+    outcome: ClassVar[Outcome] = Outcome.NOT_TESTED
 
 
 Row: TypeAlias = Tested | NotTested  # of a scorecard

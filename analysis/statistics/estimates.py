@@ -1,12 +1,14 @@
 """A number with its 95 % interval, and differences of such numbers."""
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 
 from .intervals import (
     ALPHA,
@@ -23,6 +25,8 @@ from .intervals import (
     wilson,
 )
 
+MOST_UNITS = 10**9
+SAFEGUARD = 0.2  # alpha of the interval whose nearer end is taken as the true value
 ROUNDING = 1e-12  # relative to a value: a smaller standard error is none
 
 
@@ -160,6 +164,67 @@ def share_of(correct: np.ndarray) -> Estimate:
     return replace(accuracy_of(correct.mean(), len(correct)), parts=correct)
 
 
+class Accuracy(NamedTuple):
+    """Test accuracy of a model in [0, 1], in the form that claims use.
+
+    Attributes:
+        value: the accuracy.
+        examples: the number of test images.
+        correct: array of shape (example,), true for correctly classified images; None if unknown.
+        num_classes: the number of classes; None if unknown.
+    """
+
+    value: float
+    examples: int
+    correct: np.ndarray | None = None
+    num_classes: int | None = None
+
+    @property
+    def estimate(self) -> Estimate:
+        """The accuracy with its interval."""
+        return accuracy_of(self.value, self.examples, self.correct)
+
+    def require_above_chance(self, model: str) -> None:
+        """Raises a `ValueError` where it is not above chance, if the classes are known."""
+        if self.num_classes:
+            facts = {"examples": self.examples, "num_classes": self.num_classes}
+            require_above_chance(self.value, facts, model)
+
+
+def accuracy_gap(first: Accuracy, second: Accuracy) -> Estimate:
+    """Difference in test accuracy, of models the better of which is above chance where known."""
+    max(first, second, key=lambda each: each.value).require_above_chance("the better model")
+    return between(first.estimate, second.estimate)
+
+
+def require_estimate(value: object, source: str) -> None:
+    """Raises a `ValueError` that names what was to return an `Estimate`, for anything else."""
+    if not isinstance(value, Estimate):
+        raise ValueError(
+            f"Expected {source} to return an Estimate, such as from `mean_over`. "
+            f"Received: {value!r}"
+        )
+
+
+def require_above_chance(accuracy: float, facts: Mapping[str, Any], model: str) -> None:
+    """Raises a `ValueError` where an accuracy is not significantly above chance, 1 / classes.
+
+    A model at chance has no accuracy to lose. Classes are taken to be of equal size; `facts` are
+    the attributes `examples` and `num_classes` of a result.
+    """
+    if missing := {"examples", "num_classes"} - set(facts):
+        raise ValueError(
+            f"Expected a result with the attributes {sorted(missing)}. Received: {sorted(facts)}"
+        )
+    interval = accuracy_of(float(accuracy), facts["examples"]).interval
+    chance = 1 / facts["num_classes"]
+    if interval is None or not interval[0] > chance:
+        raise ValueError(
+            f"The accuracy of {model} is not significantly above chance, {chance:.3g}. "
+            f"Received: {float(accuracy):.3g} on {facts['examples']} images"
+        )
+
+
 def over_runs(terms: np.ndarray) -> Estimate:
     """A number over runs of each arm, from the terms (run, arm) that it is the sum of.
 
@@ -287,3 +352,60 @@ def corrected(estimates: Sequence[Estimate], null: float | Sequence[float] = 0.0
         low, high = map(float, limits(level))
         results[at] = replace(estimates[at], interval=(low, high), comparisons=len(limits_at))
     return results
+
+
+def safeguard_effect(pilot: Estimate, threshold: float = 0.0) -> float:
+    """The end of the 80 % interval of a pilot that is nearer to a threshold (Perugini 2014).
+
+    The true value is farther from the threshold with a probability of 90 %. The effect is the
+    threshold itself where the interval contains it.
+    """
+    if pilot.limits is None:
+        return threshold
+    low, high = pilot.limits(SAFEGUARD)
+    if low > threshold:
+        return float(low)
+    return float(high) if high < threshold else threshold
+
+
+def units_for_width(pilot: Estimate, half_width: float) -> int:
+    """The number of units with which the interval is as narrow, by the spread of the pilot."""
+    deviation, _ = _spread(pilot)
+    return _least_count(lambda n: -stdtrit(n - 1, ALPHA / 2) * deviation / np.sqrt(n) <= half_width)
+
+
+def units_for_power(pilot: Estimate, power: float, effect: float, threshold: float = 0.0) -> int:
+    """The number of units with which the interval excludes the threshold with this probability.
+
+    `effect` is the true value. The spread of the units is estimated from the pilot: where it has
+    few units, more are needed, so that the probability holds over pilots (Julious and Owen 2006).
+    """
+    deviation, df = _spread(pilot)
+
+    def is_enough(count: int) -> bool:
+        critical = -stdtrit(count - 1, ALPHA / 2)
+        shift = np.sqrt(count) * abs(effect - threshold) / deviation
+        reached = nctdtr(df, critical, shift) if df < 1000 else ndtr(shift - critical)
+        return bool(reached >= power)
+
+    return _least_count(is_enough)
+
+
+def _spread(pilot: Estimate) -> tuple[float, float]:
+    """The standard deviation of a unit, and its degrees of freedom.
+
+    These are infinite for a binomial, whose deviation is that of a normal interval of equal width.
+    """
+    low, high = cast(Limits, pilot.interval)
+    stderr, df = pilot.error or ((high - low) / 2 / -ndtri(ALPHA / 2), np.inf)
+    return stderr * np.sqrt(cast(Units, pilot.units).count), df
+
+
+def _least_count(is_enough: Callable[[int], bool]) -> int:
+    """The smallest number from 2 on that is enough, of a condition that stays true once it is."""
+    high = 2
+    while not is_enough(high):
+        high *= 2
+        if high > MOST_UNITS:
+            return MOST_UNITS
+    return bisect_left(range(high), True, lo=high // 2 + 1, key=is_enough)

@@ -68,7 +68,7 @@ def test_distances_are_those_of_the_scores_of_each_layer(low):
         ({"causal": True}, PATCH, "attention weights.*output of attend0, attend1 .a mask"),
         ({"queries": 15}, None, "attention over the 16 tokens.*attend0.*15 queries and 16"),
         ({"queries": 15}, 2 * PATCH, "attention over the 15 tokens.*attend0.*15 queries and 16"),
-        ({"heads": (2, 3)}, PATCH, "equally many heads"),
+        ({"heads": (2, 3)}, PATCH, "attention with the same number of heads"),
     ],
 )
 def test_a_reason_is_stated_where_there_is_none(options, patch_size, reason):

@@ -1,12 +1,11 @@
 """Converts images in any form (arrays, PIL images, paths, folders, data sets) to batches."""
 
-import glob
+import math
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeAlias, TypeGuard, cast
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -18,17 +17,28 @@ from vit_tf.data.batches import (
     RANDOM,
     SIZE_NEEDED,
     BatchRule,
+    LazyRows,
     batch_arrays,
     cut_examples,
     explained_batches,
+    gather_batches,
     require_finite_length,
 )
 from vit_tf.data.files import is_remote
 from vit_tf.data.folder import ImageFiles, decode_file, scan
-from vit_tf.data.imaging import framing_of, pixels_of
-from vit_tf.data.names import PHOTOGRAPHS, photographs
+from vit_tf.data.imaging import framing_of, pixels, pixels_of
+from vit_tf.data.known_forms import (
+    IMAGE_KEYS,
+    LABEL_KEYS,
+    Examples,
+    channels_last,
+    in_known_form,
+    is_pillow,
+    key_of,
+    keys_of,
+)
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing, require_levels
-from vit_tf.data.reading import read_batches
+from vit_tf.data.reading import CACHE_BYTES, read_batches
 from vit_tf.data.source import (
     ALL,
     CHANNELS,
@@ -37,18 +47,20 @@ from vit_tf.data.source import (
     describe_batches,
 )
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
+
+class Indexed(Protocol):
+    """Elements by number, as data sets of PyTorch have them."""
+
+    def __getitem__(self, number: int, /) -> Any: ...
+
 
 # An array, a PIL image, a path, a folder, a list of these, a dict of arrays or a data set; or a
 # tuple of one of these and of labels or annotations.
 ImagesLike: TypeAlias = (
-    np.ndarray | tf.Tensor | tf.data.Dataset | str | os.PathLike | Sequence | Mapping
+    np.ndarray | tf.Tensor | tf.data.Dataset | str | os.PathLike | Mapping | Iterable | Indexed
 )
 # What makes a model's input of 8-bit images, or those of several models.
 Prepares = Preprocessing | JointPreprocessing
-IMAGE_KEYS = ("image", "images", "pixel_values", "x")
-LABEL_KEYS = ("label", "labels", "y")
 
 
 def batch_images(
@@ -83,76 +95,19 @@ def batch_images(
     return batch_arrays(as_images(images, preprocessing, rule), rule)
 
 
-def in_known_form(images: Any) -> Any:
-    """Tensors of PyTorch, lists, dicts, patterns of paths and PyDatasets in forms known here.
-
-    Arrays whose channels come first, as processors of other libraries return them, are transposed.
-    """
-    if isinstance(images, tuple) and images and not isinstance(images[0], int | float):
-        return (in_known_form(images[0]), *map(_from_torch, images[1:]))
-    if isinstance(images, keras.utils.PyDataset):
-        count = cast(keras.utils.PyDataset, images).num_batches
-        if count is None:
-            raise ValueError("Expected a PyDataset of finite length. Received: one without __len__")
-        return _from_batches(lambda: (images[number] for number in range(count)), count, images[0])
-    torch_utils = getattr(sys.modules.get("torch"), "utils", None)
-    if torch_utils is not None and isinstance(images, torch_utils.data.Dataset):
-        # PIL images, as of ImageFolder without a transform, are not stacked to tensors.
-        has_pillow = any(map(_is_pillow, tf.nest.flatten(next(iter(images)))))
-        rows = list if has_pillow else None
-        images = torch_utils.data.DataLoader(images, BATCH_SIZE, collate_fn=rows)
-    if torch_utils is not None and isinstance(images, torch_utils.data.DataLoader):
-        return _from_loader(images)
-    if isinstance(images, Mapping):
-        image, label = _keys_of(images)
-        return in_known_form((images[image], images[label]) if label else images[image])
-    if isinstance(images, list) and images and all(isinstance(x, Mapping) for x in images):
-        rows = cast(list[Mapping], images)
-        return in_known_form({key: [row[key] for row in rows] for key in rows[0]})
-    # Pairs of an image and its label, as data sets of PyTorch hold them.
-    if isinstance(images, list) and images and all(isinstance(x, tuple) for x in images):
-        alone, labels = zip(*images, strict=True)
-        return in_known_form((list(alone), np.array(labels)))
-    if hasattr(images, "to_numpy") and getattr(images, "ndim", None) == 1:
-        images = np.asarray(images)  # a column of pandas
-    if isinstance(images, list) and images and isinstance(images[0], list | int | float):
-        images = np.asarray(images)
-        is_8_bit = images.dtype.kind == "i" and images.min() >= 0 and images.max() <= 255
-        return images.astype(np.uint8 if is_8_bit else np.float32)
-    if isinstance(images, list) and images and all(hasattr(x, "detach") for x in images):
-        return list(map(in_known_form, images))
-    if isinstance(images, str) and images == PHOTOGRAPHS:
-        return photographs()
-    if isinstance(images, str | os.PathLike):
-        text = os.path.expanduser(os.fspath(images))
-        is_pattern = glob.has_magic(text) and not is_remote(text) and not os.path.exists(text)
-        if is_pattern and not (paths := sorted(glob.glob(text, recursive=True))):
-            raise ValueError(f"No file matches {text!r}.")
-        return paths if is_pattern else images
-    array = _from_torch(images)
-    if not isinstance(array, np.ndarray):
-        return array
-    if array.dtype.kind in "OTU":
-        return array.tolist()
-    # The first of three axes may be that of grey images: only PyTorch's arrays are single images.
-    if array.ndim == 4 or (array.ndim == 3 and array is not images):
-        channels, *size = array.shape[-3:]
-        is_first = channels in CHANNELS and size[-1] not in CHANNELS and channels < min(size)
-        return np.moveaxis(array, -3, -1) if is_first else array
-    return array
-
-
 def is_one_image(images: Any) -> bool:
     """Whether this is an array of one image in colours, a PIL image or the path of a file."""
     if isinstance(images, str | os.PathLike):
         return os.path.isfile(os.path.expanduser(images))
     shape = getattr(images, "shape", ())
-    return _is_pillow(images) or (len(shape) == 3 and shape[-1] in CHANNELS)
+    return is_pillow(images) or (len(shape) == 3 and shape[-1] in CHANNELS)
 
 
 def with_channel_axis(images: Any, image_shape: tuple[int | None, ...]) -> Any:
     """Images of (height, width) with an axis of channels, where a model takes grey images."""
     images = in_known_form(images)
+    if isinstance(images, Examples):
+        return images  # whose grey images get this axis when they are read
     shape = getattr(_without_labels(images), "shape", ())
     if getattr(shape, "rank", 0) is None or len(shape) != 3 or image_shape[2:] not in ((), (1,)):
         return images
@@ -179,107 +134,36 @@ def _as_array(values: Any) -> Any:
         ) from error
 
 
-def _from_torch(values: Any) -> Any:
-    """A PyTorch tensor as an array, and other values as they are."""
-    if not hasattr(values, "detach"):
-        return values
-    values = values.detach().cpu()
-    # NumPy has no bfloat16.
-    return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
-
-
-def _keys_of(example: Mapping) -> tuple[str, str | None]:
-    """The keys of the images and of the labels, if any, of a dict."""
-    label = next((key for key in LABEL_KEYS if key in example), None)
-    return _key_of(example, IMAGE_KEYS), label
-
-
-def _key_of(values: Mapping, usual: Sequence[str]) -> str:
-    """The key of images or of labels in a dict: a usual name, or that of its only entry."""
-    keys = [key for key in usual if key in values] or list(values)
-    if len(keys) > 1 and keys[0] not in usual:
-        raise ValueError(
-            f"Expected elements with the key {usual[0]!r}. Received the keys: {sorted(values)}"
-        )
-    return keys[0]
-
-
-def _from_loader(loader: Any) -> Any:
-    """The batches of a DataLoader of PyTorch; what it holds as lists of images is read at once."""
-
-    # Without a batch size, a loader returns single examples, or batches that its data set made. A
-    # batch is a list of images and labels, or a list of rows.
-    def read() -> Iterator[Any]:
-        for batch in loader:
-            is_pair = isinstance(batch, list) and not all(
-                isinstance(part, tuple | Mapping) or _is_pillow(part) for part in batch
-            )
-            yield in_known_form(tuple(batch) if is_pair else batch)
-
-    if hasattr(loader.dataset, "__next__"):
-        raise ValueError(
-            "Expected a data set that can be read several times. Received: "
-            f"{type(loader.dataset).__name__}, which is an iterator"
-        )
-    first = next(read())
-    if not isinstance(first[0] if isinstance(first, tuple) else first, list):
-        is_iterable = isinstance(loader.dataset, sys.modules["torch"].utils.data.IterableDataset)
-        has_length = not is_iterable or hasattr(loader.dataset, "__len__")
-        count = len(loader) if has_length else None
-        return _from_batches(read, count, first, is_batched=loader.batch_sampler is not None)
-    batches = [batch if isinstance(batch, tuple) else (batch,) for batch in read()]
-    images, *others = zip(*batches, strict=True)
-    images = [image for batch in images for image in batch]
-    return (images, *map(np.concatenate, others)) if others else images
-
-
-def _from_batches(
-    read: Callable[[], Iterator[Any]], count: int | None, first: Any, is_batched: bool = True
-) -> tf.data.Dataset:
-    """Batches, of which the first is given, as a data set of known length, if there is a count."""
-    # What comes without a batch size is a batch all the same if it has an axis of examples.
-    is_batch = is_batched or np.ndim(tf.nest.flatten(first)[0]) != 3
-
-    def spec_of(values: Any) -> tf.TensorSpec:
-        values = np.asarray(values)
-        is_raw = not is_batch and values.ndim == 3 and values.dtype == np.uint8  # of any size
-        shape = (None, *values.shape[1:]) if is_batch else values.shape
-        return tf.TensorSpec((None, None, shape[2]) if is_raw else shape, values.dtype)
-
-    signature = tf.nest.map_structure(spec_of, first)
-    batches = tf.data.Dataset.from_generator(read, output_signature=signature)
-    if count is None:
-        return batches
-    return batches.apply(tf.data.experimental.assert_cardinality(count))
-
-
 def is_raw(images: Any) -> bool:
     """Whether images are files, PIL images or of 8 bits, which a model's preprocessing is for."""
     images = _without_labels(images)
     if isinstance(images, list):
         return any(is_raw(image) for image in images)
-    if isinstance(images, str | os.PathLike) or _is_pillow(images):
+    if isinstance(images, str | os.PathLike | bytes) or is_pillow(images):
         return True
     return hasattr(images, "dtype") and tf.as_dtype(images.dtype).is_integer
 
 
-def size_of_floats(images: Any) -> tuple[int, int] | None:
-    """(height, width) of images that a model takes as they are; None for raw ones, or several."""
+def shape_of_floats(images: Any) -> tuple[int, int, int] | None:
+    """(height, width, channel) of images that a model takes as they are.
+
+    None for raw images, for images of several shapes and for what may be a batch of grey images.
+    """
     if is_raw(images):
         return None
     images = _without_labels(images)
     if isinstance(images, list):
-        sizes = {size_of_floats(image) for image in images}
-        return sizes.pop() if len(sizes) == 1 else None
+        shapes = {shape_of_floats(image) for image in images}
+        return shapes.pop() if len(shapes) == 1 else None
     shape: tuple = tuple(getattr(images, "shape", ()))
-    if len(shape) not in (3, 4) or shape[-1] not in CHANNELS or None in shape[-3:-1]:
-        return None
-    return shape[-3], shape[-2]
+    is_image = len(shape) == 4 or (len(shape) == 3 and shape[-1] in CHANNELS)
+    return shape[-3:] if is_image and None not in shape[-3:] else None
 
 
 def _without_labels(images: Any) -> Any:
     """Images in a known form without what follows them; the `tf.TensorSpec` of a data set's."""
     images = in_known_form(images)
+    images = images.first if isinstance(images, Examples) else images
     if isinstance(images, tf.data.Dataset):
         return tf.nest.flatten(_as_pair(images).element_spec)[0]
     return _without_labels(images[0]) if isinstance(images, tuple) and images else images
@@ -288,29 +172,62 @@ def _without_labels(images: Any) -> Any:
 def as_images(
     images: Any, preprocessing: Prepares | None = None, rule: BatchRule = IN_ORDER
 ) -> np.ndarray | tuple | tf.data.Dataset:
-    """`batch_images`, with images that are in memory as an array or a tuple of arrays."""
+    """`batch_images`, with images that fit into memory as an array or a tuple of arrays.
+
+    In a tuple, images that do not are `LazyRows`.
+    """
     # 8-bit and PIL images and files get the preprocessing; None leaves integers as they are.
     leave_gpus_to_jax()
     images = in_known_form(images)
+    if isinstance(images, tuple):
+        # The order of all parts is decided once, when they are cut into batches.
+        rows = _hold(_rows_of(images[0], preprocessing))
+        return _with_labels(rows[0] if isinstance(rows, tuple) else rows, images[1:])
+    if isinstance(images, Examples) and (images.is_batched or not images.is_indexed):
+        return _from_dataset(_read_stream(images, preprocessing), preprocessing, rule)
     if isinstance(images, tf.data.Dataset):
         return _from_dataset(images, preprocessing, rule)
-    if isinstance(images, tuple):
-        first, *rest = images
-        # The order of all parts is decided once, when they are cut into batches.
-        converted = as_images(first, preprocessing, IN_ORDER)
-        if isinstance(converted, tf.data.Dataset):
-            converted = np.concatenate(
-                [x[0] if isinstance(x, tuple) else x for x in explained_batches(converted)]
-            )
-        rest = [_as_array(values) for values in rest]
-        if rest and _is_label_column(rest[0]):  # as `keras.datasets` has labels
-            rest[0] = rest[0][:, 0]
-        return (converted, *rest[: len(rest) - _ends_in_weights(rest)])
+    if _is_folder(images):
+        paths, labels, class_names = _files_of(images)
+        order = rule.order(len(paths))
+        sizes = rule.sizes(len(paths))
+        return _read_files(paths[order], labels[order], class_names, preprocessing, sizes)
+    rows = _rows_of(images, preprocessing)
+    if isinstance(rows, tuple):
+        return _with_labels(rows[0], rows[1:])
+    return _from_dataset(batch_arrays(rows, rule), None) if isinstance(rows, LazyRows) else rows
+
+
+def _with_labels(images: Any, others: Sequence) -> tuple:
+    """Images and their labels or annotations as arrays, without weights of examples."""
+    arrays = [_as_array(values) for values in others]
+    if arrays and _is_label_column(arrays[0]):  # as `keras.datasets` has labels
+        arrays[0] = arrays[0][:, 0]
+    return (images, *arrays[: len(arrays) - _ends_in_weights(arrays)])
+
+
+def _rows_of(images: Any, preprocessing: Prepares | None) -> Any:
+    """Images in a known form as an array of examples, or as `LazyRows` if they are prepared.
+
+    Examples that are held in memory and have labels are a tuple of arrays.
+    """
     if isinstance(images, str | os.PathLike):
-        return _from_path(images, preprocessing, rule)
-    if isinstance(images, list) or _is_pillow(images):
+        images = _files_of(images)[0].tolist() if _is_folder(images) else [images]
+    if isinstance(images, list) or is_pillow(images):
         images = images if isinstance(images, list) else [images]
-        return _from_list(images, preprocessing, rule)
+        if not images:
+            raise ValueError("Expected at least one image. Received: none")
+        if all(isinstance(image, str | os.PathLike) for image in images):
+            return _rows_of_files(images, preprocessing)
+        images = Examples(images)
+    if isinstance(images, Examples) and images.is_indexed and not images.is_batched:
+        count = cast(int, images.count)
+        return _hold(LazyRows(count, partial(_read_rows, images, preprocessing)))
+    if isinstance(images, Examples):
+        images = _read_stream(images, preprocessing)
+    if isinstance(images, tf.data.Dataset):
+        batches = explained_batches(_from_dataset(images, preprocessing, IN_ORDER))
+        return np.concatenate([x[0] if isinstance(x, tuple) else x for x in batches])
     if not hasattr(images, "shape") or not hasattr(images, "dtype"):
         hint = "; several models are one list: [model, other]" if callable(images) else ""
         raise ValueError(
@@ -327,39 +244,187 @@ def as_images(
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:
         return images
     require_levels(images)
-    return _from_dataset(batch_arrays(images, rule), preprocessing, rule)
+
+    def read(positions: np.ndarray, sizes: Sequence[int]) -> tf.data.Dataset:
+        return _from_dataset(gather_batches(images, positions, sizes), preprocessing)
+
+    return LazyRows(len(images), read)
 
 
-def _from_path(
-    path: str | os.PathLike, preprocessing: Prepares | None, rule: BatchRule
-) -> np.ndarray | tf.data.Dataset:
-    text = os.path.expanduser(os.fspath(path))
+def _hold(rows: Any) -> Any:
+    """Rows that take little memory as arrays, so that they are prepared once for all passes.
+
+    Images with labels become a tuple of arrays. Large rows stay `LazyRows`, and arrays arrays.
+    """
+    if not isinstance(rows, LazyRows):
+        return rows
+    batches = rows.read(np.arange(len(rows)), IN_ORDER.sizes(len(rows)))
+    specs = tf.nest.flatten(batches.element_spec)
+    if len(rows) * sum(math.prod(x.shape[1:]) * x.dtype.size for x in specs) > CACHE_BYTES:
+        return rows
+    arrays = [np.empty((len(rows), *x.shape[1:]), x.dtype.as_numpy_dtype) for x in specs]
+    start = 0
+    for batch in explained_batches(batches):
+        parts = tf.nest.flatten(batch)
+        for array, part in zip(arrays, parts, strict=True):
+            array[start : start + len(part)] = part
+        start += len(parts[0])
+    return tf.nest.pack_sequence_as(batches.element_spec, arrays)
+
+
+def _read_rows(
+    examples: Examples, preprocessing: Prepares | None, positions: np.ndarray, sizes: Sequence[int]
+) -> tf.data.Dataset:
+    """Batches of these sizes of the examples at some positions, prepared one by one."""
+    singles = _read_singly(examples, preprocessing, positions)
+    return cut_examples(singles, sizes).prefetch(1)
+
+
+def _read_stream(examples: Examples, preprocessing: Prepares | None) -> tf.data.Dataset:
+    """A data set of Python in its own order: batches as they are, single examples prepared."""
+    first = examples.first[0] if isinstance(examples.first, tuple) else examples.first
+    if not examples.is_batched or isinstance(first, list):
+        return _read_singly(examples, preprocessing).batch(BATCH_SIZE)
+
+    def read() -> Iterator[Any]:
+        return (tf.nest.map_structure(_with_channels, batch) for batch in examples.read())
+
+    def spec_of(values: Any) -> tf.TensorSpec:
+        values = np.asarray(values)
+        return tf.TensorSpec((None, *values.shape[1:]), values.dtype)
+
+    signature = tf.nest.map_structure(lambda x: spec_of(_with_channels(x)), examples.first)
+    batches = tf.data.Dataset.from_generator(read, output_signature=signature)
+    if examples.count is None:
+        return batches
+    return batches.apply(tf.data.experimental.assert_cardinality(examples.count))
+
+
+def _with_channels(values: Any) -> Any:
+    """A batch of grey images with an axis of channels; labels and other images as they are."""
+    return values[..., None] if np.ndim(values) == 3 else values
+
+
+def _read_singly(
+    examples: Examples, preprocessing: Prepares | None, positions: np.ndarray | None = None
+) -> tf.data.Dataset:
+    """Single examples, prepared; those at some positions, if their data set has positions."""
+    image, *others = examples.first_example
+    # Raw images of any size are resized; others have the size of the first.
+    raw = preprocessing if is_raw(image) else None
+    first = [_as_pixels(image, preprocessing), *map(np.asarray, others)]
+    specs = [tf.TensorSpec(part.shape, part.dtype) for part in first]
+    if raw is not None and raw.size is not None:
+        specs[0] = tf.TensorSpec((None, None, *first[0].shape[2:]), first[0].dtype)
+
+    def read() -> Iterator[tuple[np.ndarray, ...]]:
+        for image, *others in examples.read_singly(positions):
+            parts = (_as_pixels(image, preprocessing), *map(np.asarray, others))
+            _require_specs(parts, specs)
+            yield parts
+
+    singles = tf.data.Dataset.from_generator(read, output_signature=tuple(specs))
+    if positions is not None:
+        singles = singles.apply(tf.data.experimental.assert_cardinality(len(positions)))
+    if len(specs) == 1:
+        singles = singles.map(lambda image: image)
+    if raw is None:
+        return singles
+    return _map_images(singles, framing_of(raw, tuple(specs[0].shape[:2])).fit)
+
+
+def _require_specs(parts: Sequence[np.ndarray], specs: Sequence[tf.TensorSpec]) -> None:
+    """Raises a `ValueError` for an example whose parts are not as those of the first example."""
+    image, *others = zip(parts, specs, strict=True)
+    if image[0].dtype != image[1].dtype.as_numpy_dtype:
+        raise ValueError(
+            "Expected images that are all floats, or all files, PIL images and 8-bit images. "
+            f"Received: {image[1].dtype.name} and {image[0].dtype} images"
+        )
+    if not image[1].shape.is_compatible_with(image[0].shape):
+        note = "; float images are not resized" if image[0].dtype.kind == "f" else ""
+        shapes = sorted([tuple(image[1].shape), image[0].shape])
+        raise ValueError(f"{SIZE_NEEDED} Received: shapes {shapes}{note}")
+    for part, spec in others:
+        if not spec.shape.is_compatible_with(part.shape) or part.dtype.kind in "O":
+            raise ValueError(
+                f"Expected labels or annotations of shape {tuple(spec.shape)} for each image, as "
+                f"for the first. Received: shape {part.shape} and type {part.dtype}"
+            )
+
+
+def _as_pixels(image: Any, preprocessing: Prepares | None) -> np.ndarray:
+    """One image as an array (height, width, channel): of floats, or of 8 bits in colours."""
+    # A model of images with an alpha channel gets that of files and PIL images.
+    channels = 4 if preprocessing is not None and preprocessing.num_channels == 4 else 3
+    if isinstance(image, str | os.PathLike | bytes) or is_pillow(image):
+        _require_preprocessing(preprocessing)
+    if isinstance(image, str | os.PathLike):
+        return decode_file(image, channels=channels)
+    if isinstance(image, bytes):
+        return pixels(image, channels=channels)
+    if is_pillow(image):
+        return pixels_of(image, channels=channels)
+    array = np.asarray(image)
+    array = channels_last(array) if array.ndim == 3 else array
+    array = array[..., None] if array.ndim == 2 else array
+    if array.dtype.kind not in "iu" or preprocessing is None:
+        return array
+    require_levels(array)
+    array = array.astype(np.uint8)
+    if array.shape[-1] == channels:
+        return array
+    from PIL import Image
+
+    return pixels_of(
+        Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array), channels=channels
+    )
+
+
+def _is_folder(images: Any) -> TypeGuard[str | os.PathLike]:
+    """Whether this is the path of a folder; a `ValueError` for one of nothing."""
+    if not isinstance(images, str | os.PathLike):
+        return False
+    text = os.path.expanduser(os.fspath(images))
     if not _is_there(text):
         raise ValueError(f"Image file or folder not found: {without_password(text)!r}.")
-    if not (tf.io.gfile.isdir(text) if is_remote(text) else os.path.isdir(text)):
-        return _from_list([text], preprocessing, rule)
-    layout = scan(text)
+    return tf.io.gfile.isdir(text) if is_remote(text) else os.path.isdir(text)
+
+
+def _files_of(folder: str | os.PathLike) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """The paths of the images in a folder, their labels, and the names of the classes."""
+    layout = scan(os.path.expanduser(os.fspath(folder)))
     splits = (layout.splits[split] for split in SPLITS if split in layout.splits)
     paths, labels = map(np.concatenate, zip(*splits, strict=True))
     order = np.argsort(paths, kind="stable")  # of all splits, as a pattern of paths has them
-    paths, labels = paths[order], labels[order]
-    return _read_files(
-        paths, labels, layout.class_names, _require_preprocessing(preprocessing), rule
-    )
+    return paths[order], labels[order], layout.class_names
+
+
+def _rows_of_files(images: Sequence, preprocessing: Prepares | None) -> LazyRows:
+    """The images of paths, which are decoded on all cores."""
+    paths = np.array([os.path.expanduser(os.fspath(path)) for path in images])
+    for path in paths:
+        if not _is_there(path):
+            raise ValueError(f"Image file not found: {without_password(path)!r}.")
+    labels = np.full(len(paths), -1, np.int32)
+
+    def read(positions: np.ndarray, sizes: Sequence[int]) -> tf.data.Dataset:
+        batches = _read_files(paths[positions], labels[positions], (), preprocessing, sizes)
+        return batches.map(lambda images, _: images)
+
+    return LazyRows(len(paths), read)
 
 
 def _read_files(
     paths: np.ndarray,
     labels: np.ndarray,
     class_names: tuple[str, ...],
-    preprocessing: Prepares,
-    rule: BatchRule,
+    preprocessing: Prepares | None,
+    sizes: Sequence[int],
 ) -> tf.data.Dataset:
-    """Batches of (images, labels) of files by a rule; a label is -1 where it is not known."""
-    count = len(paths)
-    order, sizes = rule.order(count), rule.sizes(count)
-    source = ImageFiles(class_names, {ALL: (paths[order], labels[order])})
-    positions = np.arange(count)
+    """Batches of (images, labels) of files, of these sizes; a label is -1 where it is not known."""
+    preprocessing = _require_preprocessing(preprocessing)
+    source, positions = ImageFiles(class_names, {ALL: (paths, labels)}), np.arange(len(paths))
     try:
         batches = read_batches(
             source, ALL, positions, preprocessing.size, sizes, preprocessing=preprocessing
@@ -382,45 +447,6 @@ def _is_there(path: str) -> bool:
         return False
 
 
-def _from_list(
-    images: list, preprocessing: Prepares | None, rule: BatchRule
-) -> np.ndarray | tf.data.Dataset:
-    if not images:
-        raise ValueError("Expected at least one image. Received: none")
-    if all(isinstance(image, str | os.PathLike) for image in images):
-        preprocessing = _require_preprocessing(preprocessing)
-        paths = [os.path.expanduser(os.fspath(path)) for path in images]
-        for path in paths:
-            if not _is_there(path):
-                raise ValueError(f"Image file not found: {without_password(path)!r}.")
-        labels = np.full(len(paths), -1, np.int32)
-        batches = _read_files(np.array(paths), labels, (), preprocessing, rule)
-        return batches.map(lambda images, _: images)
-    # A model of images with an alpha channel gets that of files and PIL images.
-    channels = 4 if preprocessing is not None and preprocessing.num_channels == 4 else 3
-    arrays = []
-    for image in images:
-        if isinstance(image, str | os.PathLike):
-            image = decode_file(image, channels=channels)
-        if isinstance(image, bytes):
-            raise ValueError(
-                "Expected each image to be an array, a PIL image or a path. Received: bytes; "
-                "PIL.Image.open(io.BytesIO(image)) decodes them"
-            )
-        image = pixels_of(image, channels=channels) if _is_pillow(image) else np.asarray(image)
-        if image.dtype.kind in "iu":
-            require_levels(image)
-            image = image[..., None] if image.ndim == 2 else image
-            framing = framing_of(_require_preprocessing(preprocessing), image.shape[:2])
-            image = framing.fit(tf.convert_to_tensor(image)).numpy()
-        arrays.append(image)
-    if len({image.shape for image in arrays}) > 1:
-        shapes = sorted({image.shape for image in arrays})
-        note = "" if all(map(is_raw, images)) else "; float images are not resized"
-        raise ValueError(f"{SIZE_NEEDED} Received: shapes {shapes}{note}")
-    return np.stack(arrays)
-
-
 def _require_preprocessing(preprocessing: Prepares | None) -> Prepares:
     if preprocessing is None:
         raise ValueError(
@@ -432,7 +458,7 @@ def _require_preprocessing(preprocessing: Prepares | None) -> Prepares:
 
 
 def _from_dataset(
-    dataset: tf.data.Dataset, preprocessing: Prepares | None, rule: BatchRule
+    dataset: tf.data.Dataset, preprocessing: Prepares | None, rule: BatchRule = IN_ORDER
 ) -> tf.data.Dataset:
     """A data set as batches of images, or of tuples that begin with them."""
     require_finite_length(dataset)  # here, as some measurements read all labels or scores first
@@ -492,7 +518,7 @@ def _as_pair(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """A data set of dicts as one of (images, labels), or of images; another as it is."""
     spec = dataset.element_spec
     if isinstance(spec, dict):
-        image, label = _keys_of(spec)
+        image, label = keys_of(spec)
         if label is None:
             return dataset.map(lambda example: example[image])
         return dataset.map(lambda example: (example[image], example[label]))
@@ -501,7 +527,7 @@ def _as_pair(dataset: tf.data.Dataset) -> tf.data.Dataset:
         keys = (IMAGE_KEYS, *[LABEL_KEYS] * (len(spec) - 1))
         return dataset.map(
             lambda *parts: tuple(
-                part[_key_of(part, usual)] if isinstance(part, dict) else part
+                part[key_of(part, usual)] if isinstance(part, dict) else part
                 for part, usual in zip(parts, keys, strict=True)
             )
         )
@@ -533,7 +559,3 @@ def _is_label_column(values: Any) -> bool:
     """Whether an array or its spec holds integers of shape (example, 1)."""
     shape = tf.TensorShape(values.shape)
     return shape.rank == 2 and shape[1] == 1 and tf.as_dtype(values.dtype).is_integer
-
-
-def _is_pillow(image: object) -> "TypeGuard[Image]":
-    return any(kind.__module__.startswith("PIL.") for kind in type(image).__mro__)

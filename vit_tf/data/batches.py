@@ -282,6 +282,8 @@ def require_finite_length(dataset: tf.data.Dataset) -> None:
 
 # How TensorFlow reports what is wrong with an example: the words of an assertion in the graph.
 _ASSERTION = re.compile(r"assertion failed: \[(Expected [^\n]*)\]")
+# How it reports a `ValueError` of this package in Python code that a graph calls.
+_RAISED = re.compile(r"ValueError: (Expected [^\n]*)")
 SIZE_NEEDED = "Expected images of one size, or a model that declares the size of its images."
 # How it reports single images that cannot be batched.
 _SIZES_DIFFER = re.compile(
@@ -292,7 +294,7 @@ _SIZES_DIFFER = re.compile(
 
 def words_of_assertion(error: tf.errors.OpError) -> str | None:
     """What an assertion of this package in a graph expected, or None for another error."""
-    words = _ASSERTION.search(error.message)
+    words = _ASSERTION.search(error.message) or _RAISED.search(error.message)
     return words[1] if words else None
 
 
@@ -362,8 +364,8 @@ IN_ORDER = BatchRule(keep_order=True)
 def batch_arrays(arrays: Any, rule: BatchRule = RANDOM) -> tf.data.Dataset:
     """Batches, by a rule, of an array or a tuple of arrays with one row for each example.
 
-    A data set is returned as it is. Rows are gathered when their batch is read, so that arrays are
-    not copied as a whole.
+    The first may be `LazyRows`. A data set is returned as it is. Rows are gathered when their batch
+    is read, so that arrays are not copied as a whole.
 
     Raises:
         ValueError: if the arrays differ in their numbers of rows, or images are not finite.
@@ -377,17 +379,50 @@ def batch_arrays(arrays: Any, rule: BatchRule = RANDOM) -> tf.data.Dataset:
             "Expected arrays of equally many examples, such as images and their labels. "
             f"Received: arrays of {', '.join(map(str, counts))} examples"
         )
+    order, sizes = rule.order(counts[0]), rule.sizes(counts[0])
+    if isinstance(leaves[0], LazyRows):
+        images = leaves[0].read(order, sizes)
+        if len(leaves) == 1:
+            return images
+        pairs = tf.data.Dataset.zip((images, gather_batches(leaves[1:], order, sizes)))
+        return without_autotune(pairs.map(lambda images, others: (images, *others)))
     # The position of an image in the data is known before they are put in another order.
     if not rule.keep_order and len(leaves[0].shape) > 2:
         require_finite_images(leaves[0])
+    return gather_batches(arrays, order, sizes)
+
+
+class LazyRows:
+    """Rows of data that are too large for memory, prepared when a batch of them is read.
+
+    `read(positions, sizes)` returns batches of these sizes of the rows at some positions.
+    """
+
+    def __init__(
+        self, count: int, read: Callable[[np.ndarray, Sequence[int]], tf.data.Dataset]
+    ) -> None:
+        self.shape, self.read = (count,), read
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, selection: Any) -> "LazyRows":
+        """The rows that positions or a mask select."""
+        selected = np.arange(len(self))[selection]
+        return LazyRows(
+            len(selected), lambda positions, sizes: self.read(selected[positions], sizes)
+        )
+
+
+def gather_batches(arrays: Any, positions: np.ndarray, sizes: Sequence[int]) -> tf.data.Dataset:
+    """Batches of these sizes of the rows of arrays at some positions."""
     with tf.device("CPU"):
         tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
 
     def gather_rows(positions: tf.Tensor) -> Any:
         return tf.nest.map_structure(lambda rows: tf.gather(rows, positions), tensors)
 
-    positions = tf.data.Dataset.from_tensor_slices(rule.order(counts[0]))
-    batches = cut_examples(positions, rule.sizes(counts[0]))
+    batches = cut_examples(tf.data.Dataset.from_tensor_slices(positions), sizes)
     return without_autotune(batches.map(gather_rows))
 
 

@@ -26,7 +26,7 @@ LayerSelection: TypeAlias = str | int | Sequence[str | int] | None
 
 def as_features(
     model: ModelLike,
-    size: tuple[int, int] | None = None,
+    size: tuple[int, int] | tuple[int, int, int] | None = None,
     patch_size: int | None = None,
     prefix: int | None = None,
 ) -> Features:
@@ -36,7 +36,8 @@ def as_features(
         model: a built Keras model with one input; a submodel or a SavedModel; a PyTorch module; a
             path or the name of a pretrained model; or a function from images to a dict from layer
             to tensor or array.
-        size: (height, width) of the images, for a model that takes images of more than one size.
+        size: (height, width) of the images, for a model that takes images of more than one size;
+            for a PyTorch module (height, width, channel), where images are at hand.
         patch_size, prefix: side of a patch in pixels and number of prefix tokens, for a model that
             does not declare its grid.
 
@@ -54,7 +55,7 @@ def as_features(
 
         return module_features_of(cast(Any, model), patch_size, prefix, size)
     if isinstance(model, keras.Model):
-        return keras_features(model, size, patch_size, prefix)
+        return keras_features(model, size and size[:2], patch_size, prefix)
     require_model(model)
     return FunctionFeatures(cast(Callable, model))
 

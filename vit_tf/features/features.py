@@ -16,7 +16,14 @@ import tensorflow as tf
 from vit_tf.common.backend import require_tensorflow
 from vit_tf.common.names import are_named, format_list, match
 from vit_tf.data.preprocessing import Preprocessing, require_images
-from vit_tf.features.layers import KINDS, Detail, Shape, layers_of, warn_of_missed_blocks
+from vit_tf.features.layers import (
+    KINDS,
+    Detail,
+    Shape,
+    layers_of,
+    unfit_attention,
+    warn_of_missed_blocks,
+)
 from vit_tf.features.structure import ModelGraph
 from vit_tf.features.tokens import TokenGrid
 
@@ -361,7 +368,9 @@ def require_layers_of_kind(facts: ModelFacts, kind: str, block: str, detail: Det
     )
     if not layers and kind != "scores":
         lacks = KINDS[kind].lacks
-        reason = facts.reasons.get(lacks) or facts.reasons.get("layers", "specify layers=")
+        unfit = unfit_attention(kind, facts.layers, facts.shapes, facts.grid)
+        reason = facts.reasons.get(lacks) or (unfit and f"it has no {unfit}; layers= selects some")
+        reason = reason or facts.reasons.get("layers", "specify layers=")
         raise ValueError(f"{lacks.capitalize()} not found in {facts.name!r}: {reason}")
     if kind != "scores":
         warn_of_missed_blocks(facts.name, facts.structure)

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -15,8 +15,10 @@ from vit_tf.features import recorder
 from vit_tf.features.features import (
     ClassScores,
     DerivedFeatures,
+    Edit,
     Features,
     ModelFacts,
+    Runs,
     ScoreKind,
     Taps,
 )
@@ -214,11 +216,51 @@ def recover_scores(features: Features, layer: str, images: tf.Tensor) -> Feature
     from_scores = ScoresLayer("", is_binary, dtype="float32")
     from_probabilities = ScoresLayer(activation, is_binary, dtype="float32")
 
-    def replace_probabilities(taps: Taps) -> Taps:
-        _, before = find_activation(taps[layer])
-        value = from_probabilities(taps[layer]) if before is None else from_scores(before)
-        return {name: x for name, x in taps.items() if name != layer} | {scores.layer: value}
+    def compute_scores(probabilities: tf.Tensor) -> tf.Tensor:
+        _, before = find_activation(probabilities)
+        return from_probabilities(probabilities) if before is None else from_scores(before)
 
     layers = tuple(scores.layer if name == layer else name for name in features.facts.layers)
     facts = replace(features.facts, layers=layers, scores=scores)
-    return DerivedFeatures(features, replace_probabilities, facts)
+    return RecoveredScores(features, layer, compute_scores, facts)
+
+
+class RecoveredScores(DerivedFeatures):
+    """Features with class scores in place of a layer of the probabilities that they are of."""
+
+    def __init__(
+        self,
+        inner: Features,
+        layer: str,
+        compute_scores: Callable[[tf.Tensor], tf.Tensor],
+        facts: ModelFacts,
+    ) -> None:
+        super().__init__(inner, self._replace_probabilities, facts)
+        self._layer, self._compute_scores = layer, compute_scores
+        self._scores = cast(ClassScores, facts.scores).layer
+        self.is_editable = inner.is_editable
+
+    def _replace_probabilities(self, taps: Taps) -> Taps:
+        others = {name: x for name, x in taps.items() if name != self._layer}
+        return others | {self._scores: self._compute_scores(taps[self._layer])}
+
+    def run_interventions(
+        self, runs: Runs, layer: str, images: tf.Tensor, max_runs: int = 128
+    ) -> tuple[Taps, tf.Tensor]:
+        def inner_runs(taps: Taps) -> Sequence[Mapping[str, Edit]]:
+            return runs(self.derive(taps)) if callable(runs) else runs
+
+        is_scores = layer == self._scores
+        taps, values = self.inner.run_interventions(
+            inner_runs, self._layer if is_scores else layer, images, max_runs
+        )
+        if is_scores:
+            flat = self._compute_scores(tf.reshape(values, (-1, values.shape[-1])))
+            values = tf.reshape(flat, (*tf.unstack(tf.shape(values)[:-1]), flat.shape[-1]))
+        return self.derive(taps), values
+
+    def split_at_last_layer(
+        self, images: tf.Tensor, scores: str
+    ) -> tuple[Taps, Callable[[tf.Tensor], tf.Tensor]]:
+        taps, head = self.inner.split_at_last_layer(images, self._layer)
+        return self.derive(taps), lambda values: self._compute_scores(head(values))

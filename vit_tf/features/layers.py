@@ -174,17 +174,24 @@ def _replaced_tokens(model: _Model) -> list[str]:
 
 def _attention(model: _Model) -> list[str]:
     """The attention weights over the tokens of the grid, in layers of equally many heads."""
-    taps = model.matching("*/weights", "*/weights@*")
-    if not all(tap in model.shapes for tap in taps):
-        return taps
-    return attended({tap: model.shapes[tap] for tap in taps}, model.grid)[0]
+    return attended(model.names, model.shapes, model.grid)[0]
 
 
-def attended(weights: Mapping[str, Shape], grid: TokenGrid | None) -> tuple[list[str], str]:
+def attended(
+    names: Iterable[str],
+    shapes: Mapping[str, Shape],
+    grid: TokenGrid | None,
+    equal_heads: bool = True,
+) -> tuple[list[str], str]:
     """Names of attention weights over a grid of tokens; otherwise what a model lacks, in words.
 
-    `weights` is a dict from name to shape (head, query, key); all fit an unknown grid.
+    Shapes are (head, query, key); all of these fit an unknown grid. Results with an axis of heads
+    need equally many in all layers.
     """
+    names = [name for name in names if is_part(name, "weights")]
+    if not all(name in shapes for name in names):
+        return names, ""
+    weights = {name: shapes[name] for name in names}
     weights = {name: shape for name, shape in weights.items() if len(shape) == 3}
     if not weights:
         return [], ""
@@ -194,8 +201,8 @@ def attended(weights: Mapping[str, Shape], grid: TokenGrid | None) -> tuple[list
         name, (_, queries, keys) = next(iter(weights.items()))
         counts = f"{name} has {queries} queries and {keys} keys"
         return [], f"attention over the {grid.num_tokens} tokens of its grid: {counts}"
-    if len({weights[name][0] for name in fit}) > 1:
-        return [], "equally many heads in all its layers of attention"
+    if equal_heads and len({weights[name][0] for name in fit}) > 1:
+        return [], "attention with the same number of heads in all layers"
     return fit, ""
 
 
@@ -207,7 +214,8 @@ def _tokens_and_attention(model: _Model) -> list[str]:
 
 
 def _rollout(model: _Model) -> list[str]:
-    weights = _attention(model)
+    # The mean over heads is defined for any number of them.
+    weights, _ = attended(model.names, model.shapes, model.grid, equal_heads=False)
     sites = tuple({f"{tap.split('/')[0]}/" for tap in weights if "/attention/" in tap})
     ends = ("weights", "skip", "branch", "sum")
     return [t for t in model.names if t.startswith(sites) and is_part(t, *ends)] or weights
@@ -324,6 +332,13 @@ def layers_of(
             raise ValueError(f"Expected detail to be at least one layer. Received: {detail}")
         return spread(layers, detail)
     return layers
+
+
+def unfit_attention(
+    kind: str, names: Iterable[str], shapes: Mapping[str, Shape], grid: TokenGrid | None
+) -> str:
+    """What attention weights of a model lack for a measurement of a kind; "" if it reads none."""
+    return attended(names, shapes, grid)[1] if "attention" in KINDS[kind].lacks else ""
 
 
 def grid_of_shapes(

@@ -189,7 +189,8 @@ class TorchFeatures(Features):
     def require_shape(self, shape: Iterable[int | None]) -> None:
         expected = self._facts.input_shape
         if expected is not None:
-            require_images(shape, expected)
+            # Images that its user selects layers for may have other channels than its convolution.
+            require_images(shape, (*expected[:3], None))
 
     def _tensors(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """The layers as tensors that TensorFlow can differentiate."""
@@ -336,12 +337,14 @@ def input_shape_of(
 ) -> tuple[int | None, ...]:
     """Shape of a batch of images, with None for sides that may vary.
 
-    The sides of a module that declares them are those of `image_shape`, which it takes too.
+    The channels are those of `image_shape`, (height, width, channel) of images that it takes, and
+    so are the sides of a module that declares any.
     """
     size = fixed_size(module)
-    if size is not None and image_shape is not None:
-        size = image_shape[0], image_shape[1]
-    return (None, *(size or (None, None)), num_image_channels(module))
+    if image_shape is None:
+        return (None, *(size or (None, None)), num_image_channels(module))
+    height, width, channels = image_shape
+    return (None, *((height, width) if size else (None, None)), channels)
 
 
 def _numpy_function(

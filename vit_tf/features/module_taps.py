@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -108,7 +109,7 @@ class ModuleTaps:
         return {vector: taps.get(name, "") for vector, name in self.trace.vectors.items()}
 
 
-def describe_module(module: torch.nn.Module, size: tuple[int, int] | None = None) -> ModuleTaps:
+def describe_module(module: torch.nn.Module, size: Sequence[int] | None = None) -> ModuleTaps:
     """The taps of a PyTorch module for images of a size, by default that which it is made for."""
     model = as_model(module, size)
     trace = model.trace(model.image_shape)

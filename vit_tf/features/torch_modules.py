@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vit_tf.common.names import format_list
+from vit_tf.data.preprocessing import require_images
 from vit_tf.features.features import (
     Features,
     ModelFacts,
@@ -54,6 +55,10 @@ class ModuleFeatures(TorchFeatures):
     def with_model(self, model: torch.nn.Module) -> ModuleFeatures:
         described = replace(self._described, model=self._described.model.with_module(model))
         return ModuleFeatures(described, self._facts, self._names, self._patterns)
+
+    def require_shape(self, shape: Iterable[int | None]) -> None:
+        if self._facts.input_shape is not None:
+            require_images(shape, self._facts.input_shape)
 
     @property
     def _is_whole(self) -> bool:
@@ -130,11 +135,11 @@ def module_features_of(
     module: torch.nn.Module,
     patch_size: int | None = None,
     prefix: int | None = None,
-    size: tuple[int, int] | None = None,
+    size: tuple[int, int] | tuple[int, int, int] | None = None,
 ) -> ModuleFeatures:
     """All layers of a PyTorch module; `patch_size` and `prefix` where its user knows them.
 
-    `size` is the (height, width) of the images, where these are at hand.
+    `size` is that of the images, (height, width) or (height, width, channel), where it is known.
     """
     described = describe_module(module, size)
     shapes, image_shape = described.shapes, described.model.image_shape
@@ -146,7 +151,7 @@ def module_features_of(
         patch_size=patch_size or described.patch_size,
         prefix=prefix,
     )
-    if grid is not None and described.trace.structure.is_random:
+    if grid is not None and described.trace.structure.may_shuffle:
         warnings.warn(
             f"{described.model.name!r} draws random numbers in inference, as masked autoencoders "
             "do to mask or shuffle tokens: no token grid is inferred",

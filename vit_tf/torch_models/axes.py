@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-# The axis of channels of a tensor, from 0; attention weights have none.
-WEIGHTS = "weights"
+# The axis of channels of a tensor, from 0; attention weights have none. A softmax may be written as
+# exponentials that are divided by their totals over the last axis.
+WEIGHTS, EXPONENTIALS, TOTALS = "weights", "exponentials", "totals"
 Label = int | str | None
 ATTRIBUTE = "_vit_tf_axis"  # of tensors that are made while a module is traced
 
@@ -25,6 +26,7 @@ PRODUCTS = (
     *("scaled_dot_product_attention",),
 )
 RESHAPING = ("reshape", "view", "flatten", "unflatten", "reshape_as", "view_as", "_unsafe_view")
+DIVISIONS = ("div", "div_", "divide", "__truediv__", "__itruediv__", "true_divide")
 TRANSPOSING = ("transpose", "transpose_", "swapaxes", "swapdims", "mT", "mH", "T", "H", "t")
 REDUCING = (
     *("mean", "sum", "amax", "amin", "max", "min", "prod", "std", "var", "norm", "logsumexp"),
@@ -77,11 +79,22 @@ def _label(
         # A layer over tokens, as in a Mixer, leaves the channels where they are.
         known = label_of(sources[0]) if sources[0].dim() == rank else None
         return known if isinstance(known, int) else rank - 1
-    if name == "softmax":
+    if name in ("softmax", "exp", "exp_"):
         axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
         same = (label_of(x) for x in sources if x.shape == output.shape)
-        if rank in (3, 4) and axis in (-1, rank - 1) and all(label is None for label in same):
-            return WEIGHTS
+        if rank in (3, 4) and all(label is None for label in same):
+            if name != "softmax":
+                return EXPONENTIALS
+            if axis in (-1, rank - 1):
+                return WEIGHTS
+    labels = [label_of(x) for x in sources]
+    if name in DIVISIONS and labels == [EXPONENTIALS, TOTALS]:
+        return WEIGHTS
+    if labels == [EXPONENTIALS] and name == "sum":
+        axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        return TOTALS if axis in (-1, (-1,), [-1], sources[0].dim() - 1) else None
+    if labels == [TOTALS]:  # also with another shape, or with a small number added
+        return TOTALS
     if name in PRODUCTS:
         weight = next((x for x in sources[1:] if isinstance(x, torch.nn.Parameter)), None)
         return rank - 1 if weight is not None and weight.dim() == 2 and rank > 1 else None
@@ -90,7 +103,7 @@ def _label(
         return None
     axis = label_of(source)
     if not isinstance(axis, int):
-        return WEIGHTS if output.shape == source.shape else None
+        return axis if output.shape == source.shape else None
     return _moved(name, args, kwargs, source, axis, output)
 
 

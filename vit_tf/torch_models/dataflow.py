@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from vit_tf.torch_models import axes
 from vit_tf.torch_models.axes import PRODUCTS, tensors_in
 
 ADDITIONS = ("add", "add_", "__add__", "__iadd__", "__radd__")
@@ -18,8 +19,6 @@ JOINS = (*ADDITIONS, *CONCATENATIONS)
 KERNELS = ("linear", "conv1d", "conv2d", "conv3d", "multi_head_attention_forward")
 KERNELS += ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
-RANDOM = ("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "multinomial")
-RANDOM += ("bernoulli", "bernoulli_", "normal", "normal_", "uniform_", "random_")
 ATTRIBUTE = "_vit_tf_value"  # of tensors that depend on the images: the number of their value
 
 
@@ -74,24 +73,28 @@ class Junction:
 class Dataflow(TorchFunctionMode):
     """Records the operations of a module that runs, and what they read of earlier ones.
 
-    `stack` lists the paths of running submodules. The images are value 0.
+    `stack` lists the paths of running submodules. The images are value 0. `draws` maps the names of
+    operations that draw random numbers to the path of the submodule whose code runs the first of
+    each, and `may_shuffle` is whether these may change the order of tokens. Dropout may not, but a
+    permutation may, or noise that is sorted.
     """
 
     def __init__(self, images: torch.Tensor, stack: Sequence[str]) -> None:
         super().__init__()
         self.operations: list[Operation] = []
-        self.is_random = False  # whether the module draws random numbers
+        self.draws: dict[str, str] = {}
+        self.may_shuffle = False
         self._stack, self._num_values, self._numbers = stack, 0, Counter()
         # From values that are views of others, such as their transposes, to these.
         self._viewed: dict[int, int] = {}
         setattr(images, ATTRIBUTE, 0)
+        axes.set_label(images, 1)
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        self.is_random |= name in RANDOM
         # An operation in place gives its argument another value.
         tensors = tensors_in([*args, *kwargs.values()])
         read = [tensor for tensor in tensors if value_of(tensor) is not None]
@@ -102,13 +105,23 @@ class Dataflow(TorchFunctionMode):
             self._numbers[path] += 1
             number = self._numbers[path]
         is_sum = name in ADDITIONS and len(read) == 2 and read[0].shape == read[1].shape
+        has_weights = any(axes.label_of(tensor) == axes.WEIGHTS for tensor in tensors)
+        before = _random_state()
         result = func(*args, **kwargs)
+        axes.propagate(func, args, kwargs, result)
         outputs = tensors_in(result if isinstance(result, tuple) else [result])
         outputs = tensors_in(args[:1]) if name == "__setitem__" else outputs
-        if sources and outputs and not name.endswith("_like") and not name.startswith("new_"):
+        is_filled = name.endswith("_like") or name.startswith("new_")
+        if before != _random_state():
+            self.draws.setdefault(name, path)
+            is_noisy = sources and not is_filled and outputs[0].is_floating_point()
+            self.may_shuffle |= not (is_noisy and outputs[0].shape == read[0].shape)
+        if sources and outputs and not is_filled:
             is_product = any(isinstance(x, torch.nn.Parameter) and x.dim() > 1 for x in tensors)
             has_kernel = name in KERNELS or (is_product and name in PRODUCTS)
-            attends = name in ATTENTION or (name == "softmax" and outputs[0].dim() in (3, 4))
+            is_softmax = name == "softmax" and outputs[0].dim() in (3, 4)
+            becomes_weights = axes.label_of(outputs[0]) == axes.WEIGHTS and not has_weights
+            attends = name in ATTENTION or is_softmax or becomes_weights
             results = self._number(outputs)
             self.operations.append(
                 Operation(
@@ -187,6 +200,14 @@ class Dataflow(TorchFunctionMode):
                 junctions.append(Junction(first, last, source, join, attention, skip))
             source = value
         return junctions
+
+
+def _random_state() -> list[bytes]:
+    """The states of PyTorch's generators of random numbers."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states += torch.cuda.get_rng_state_all()
+    return [state.numpy().tobytes() for state in states]
 
 
 def value_of(tensor: torch.Tensor | None) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import string
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -143,25 +144,38 @@ def _without_dispatch() -> Iterator[None]:
         functional.has_torch_function = before
 
 
-def find_weighted_mean(args: tuple) -> tuple[str, list[int]] | None:
+def find_weighted_mean(args: tuple) -> tuple[str, list[Tensor], list[int]] | None:
     """The means that `torch.einsum` computes of values by attention weights (..., query, key).
 
-    Returns the equation for the means in the order of `@`, (..., query, channel), and the order of
-    their axes in the result; None for other products.
+    Returns the equation for the means in the order of `@`, (..., query, channel), the weights and
+    the values, and the order of the axes in the result; None for other products.
     """
     equation = args[0].replace(" ", "") if args and isinstance(args[0], str) else ""
-    operands = re.fullmatch(r"(\w+),(\w+)->(\w+)", equation)
-    if operands is None or len(args) != 3 or axes.label_of(args[1]) != axes.WEIGHTS:
+    match = re.fullmatch(r"([\w.]+),([\w.]+)->([\w.]+)", equation)
+    if match is None or len(args) != 3:
         return None
-    weights, values, result = operands.groups()
-    *shared, query, key = weights
-    channels = "".join({*values} - {*weights})
+    # The weights may come first or second.
+    first, second, result = match.groups()
+    weights, values = (args[1], first), (args[2], second)
+    if axes.label_of(weights[0]) != axes.WEIGHTS:
+        weights, values = values, weights
+    if axes.label_of(weights[0]) != axes.WEIGHTS:
+        return None
+    # Letters take the place of "...", which stands for the same axes everywhere.
+    letters = "".join(letter for letter in string.ascii_letters if letter not in equation)
+    num_hidden = weights[0].dim() - len(weights[1].replace("...", ""))
+    of_weights, of_values, result = (
+        term.replace("...", letters[:num_hidden]) for term in (weights[1], values[1], result)
+    )
+    *shared, query, key = of_weights
+    channels = "".join({*of_values} - {*of_weights})
     means = "".join([*shared, query, channels])
     # The keys are summed, each query has its own mean, and all other axes are in both.
-    is_mean = len(channels) == 1 and {*values} == {*shared, key, channels}
+    is_mean = len(channels) == 1 and {*of_values} == {*shared, key, channels}
     if not is_mean or sorted(result) != sorted(means):
         return None
-    return f"{weights},{values}->{means}", [means.index(axis) for axis in result]
+    order = [means.index(axis) for axis in result]
+    return f"{of_weights},{of_values}->{means}", [weights[0], values[0]], order
 
 
 class Execution(TorchFunctionMode):
@@ -292,7 +306,8 @@ class Execution(TorchFunctionMode):
         elif name in MULTIPLICATIONS and axes.label_of(args[0]) == axes.WEIGHTS:
             result = self._apply_weights(func, *args, **kwargs)
         elif name == "einsum" and (mean := find_weighted_mean(args)):
-            result = self._apply_weights(partial(func, mean[0]), *args[1:]).permute(mean[1])
+            equation, operands, order = mean
+            result = self._apply_weights(partial(func, equation), *operands).permute(order)
         elif site is not None:
             result = self._join(func, args, kwargs, site)
         else:
@@ -313,7 +328,7 @@ class Execution(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """`scaled_dot_product_attention` in steps; dropout is off, as in all of inference."""
+        """`scaled_dot_product_attention` in steps."""
         factor = query.shape[-1] ** -0.5 if scale is None else scale
         if enable_gqa:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
@@ -327,7 +342,8 @@ class Execution(TorchFunctionMode):
                 scores = scores.masked_fill(~attn_mask, float("-inf"))
             else:
                 scores = scores + attn_mask
-        weights = self._attention("weights", torch.softmax(scores, dim=-1))
+        weights = F.dropout(torch.softmax(scores, dim=-1), dropout_p, training=True)
+        weights = self._attention("weights", weights)
         return self._attention("heads", weights.to(value.dtype) @ value)
 
     def _apply_weights(self, func: Callable, weights: Tensor, value: Tensor, **kwargs: Any) -> Any:

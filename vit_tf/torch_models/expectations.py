@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -62,7 +63,10 @@ def pretrained_config(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def num_image_channels(module: torch.nn.Module) -> int:
-    """The number of channels that the first convolution of a module takes."""
+    """The number of channels of the images that a module declares, or of its first convolution."""
+    declared = getattr(module, "preprocessing", None)
+    if isinstance(declared, Preprocessing):
+        return len(declared.mean)
     for submodule in module.modules():
         if isinstance(submodule, torch.nn.Conv2d):
             return submodule.in_channels
@@ -78,7 +82,10 @@ def _pair(value: Any) -> tuple[int, int] | None:
 
 
 def find_image_shape(model: Any) -> tuple[int, int, int]:
-    """(height, width, channel) of the images that a module takes; tried where it is not known."""
+    """(height, width, channel) of the images that a module takes; tried where it is not known.
+
+    A module may take fewer or more channels than its first convolution, and repeat or split these.
+    """
     channels = num_image_channels(model.module)
     size: tuple[int, int] | None = fixed_size(model.module)
     processed = processed_size(model.module, channels)
@@ -87,16 +94,17 @@ def find_image_shape(model: Any) -> tuple[int, int, int]:
     # A size that the layers declare may be that of a table of positions, which is resized.
     sizes = [processed] if processed is not None and processed != size else []
     sizes += [] if size else [(side, side) for side in SIDES]
-    last = None
-    for height, width in sizes:
+    errors = []
+    for count, (height, width) in itertools.product(dict.fromkeys((channels, 3, 1)), sizes):
         try:
-            model.values(np.zeros((1, height, width, channels), np.float32), [])
+            model.values(np.zeros((1, height, width, count), np.float32), [])
         except Exception as error:  # a module may raise anything for images of another size
-            last = error
+            errors.append(error)
         else:
-            return height, width, channels
+            return height, width, count
     if size:
         return size[0], size[1], channels
+    last = errors[len(sizes) - 1]  # for the channels of its first convolution
     raise ValueError(
         f"{model.name} takes no images of shape (example, channel, height, width): sides "
         f"{SIDES} were tried. The last error: {last}{image_encoder_hint(model.module, last)}"
@@ -107,6 +115,12 @@ def image_encoder_hint(module: torch.nn.Module, error: Exception | None) -> str:
     """The way to a module of images alone, as the end of an error; "" where none is known."""
     if isinstance(error, TypeError):
         return "; fix other arguments in a torch.nn.Module whose forward takes the images alone"
+    if any(isinstance(submodule, torch.nn.Conv3d) for submodule in module.modules()):
+        return (
+            "; it has layers of video (Conv3d), and modules of single images are supported: fix "
+            "the other frames in a torch.nn.Module whose forward takes one image, or compare "
+            "activations at hand, as in analysis.cka({layer: array})"
+        )
     names = [name for name, _ in module.named_children() if "vis" in name]
     return f"; its image encoder may be the submodule {names[0]!r}" if names else ""
 

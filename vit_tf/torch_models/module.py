@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,8 +79,8 @@ NOTHING = Trace({}, {})
 class TorchModule:
     """A PyTorch module that is run as inference, and left as it was."""
 
-    def __init__(self, module: torch.nn.Module, size: tuple[int, int] | None = None):
-        # `size` is the (height, width) of the images, where it is not that of the module.
+    def __init__(self, module: torch.nn.Module, size: Sequence[int] | None = None):
+        # `size` is (height, width) or (height, width, channel) of images that are at hand.
         self.module, self._size = unwrapped(module), size
         self.name = type(self.module).__name__
         _require_runnable(self.module, self.name)
@@ -90,7 +91,8 @@ class TorchModule:
         """(height, width, channel) of the images, by default those that it is made for."""
         if self._size is None:
             return find_image_shape(self)
-        return (*self._size, num_image_channels(self.module))
+        height, width, *channels = self._size
+        return height, width, channels[0] if channels else num_image_channels(self.module)
 
     def with_module(self, module: torch.nn.Module) -> TorchModule:
         """The same for another module of the same structure, whose traces these are too."""
@@ -103,6 +105,13 @@ class TorchModule:
         key = tuple(image_shape)
         if key not in self._traces:
             self._traces[key] = _trace(self, key)
+            if draws := self._traces[key].structure.draws:
+                operations = [f"{name} in {p!r}" if p else name for name, p in draws.items()]
+                warnings.warn(
+                    f"{self.name!r} draws random numbers in inference, by "
+                    f"{format_list(operations)}: its values are those of one draw",
+                    stacklevel=2,
+                )
         return self._traces[key]
 
     def as_tensor(self, images: Array) -> torch.Tensor:
@@ -321,7 +330,8 @@ def layout_of(
     elif end == "weights" or label == axes.WEIGHTS:
         order = list(range(rank))
     else:
-        channels = _axis_of_channels(value.shape, image_shape) if label is None else label
+        is_known = isinstance(label, int)
+        channels = label if is_known else _axis_of_channels(value.shape, image_shape)
         order = [i for i in range(rank) if i not in (examples, channels)]
         order = [examples, *order, *([channels] if channels != examples else [])]
     shape = tuple(value.shape[i] for i in order[1:])

@@ -57,7 +57,9 @@ class Structure:
         passing: layers of a module without blocks that are not representations, because they return
             their input or the class scores.
         num_repeated: number of submodules of one class, if no blocks are found.
-        is_random: whether the module draws random numbers, with which it may shuffle its tokens.
+        draws: what draws random numbers in inference: names of operations with the path of the
+            first submodule that runs each.
+        may_shuffle: whether it may shuffle its tokens with random numbers.
         has_head: whether a kernel computes the vector that the module returns. The output of a
             pooling or a normalization has channels, and the output of a CLIP model is an embedding.
     """
@@ -71,7 +73,8 @@ class Structure:
     post_norm: frozenset[str] = frozenset()
     passing: frozenset[str] = frozenset()
     num_repeated: int = 0
-    is_random: bool = False
+    draws: Mapping[str, str] = field(default_factory=dict)
+    may_shuffle: bool = False
     has_head: bool = True
 
 
@@ -236,7 +239,7 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
     post_norm = {
         path for path in blocks if path in by_path and _add_sums(by_path[path], flow, sites, parts)
     }
-    structure = Structure(is_random=flow.is_random, has_head=has_head)
+    structure = Structure(draws=flow.draws, may_shuffle=flow.may_shuffle, has_head=has_head)
     # One join around everything, as in a U-Net, shows no blocks.
     is_around = len(blocks) == 1 and (blocks[0] in starts or not by_path[blocks[0]].source_value)
     if not blocks or is_around:

@@ -14,10 +14,11 @@ from vit_tf.torch_models.module import BATCH_SIZES, Array, TorchModule, Trace, a
 ROOT = "__module."
 
 
-def as_model(module: torch.nn.Module, size: tuple[int, int] | None = None) -> TorchModule:
-    """Wraps a PyTorch module, traced or not, as a model of images of a size (height, width).
+def as_model(module: torch.nn.Module, size: Sequence[int] | None = None) -> TorchModule:
+    """Wraps a PyTorch module, traced or not, as a model of images of a size.
 
-    The module's own size is used if none is given, or if the module does not take the given one.
+    The size is (height, width), or (height, width, channel) where images are at hand. The module's
+    own is used if none is given, or if the module does not take the given one.
     """
     model_class = TracedModule if isinstance(module, torch.jit.ScriptModule) else TorchModule
     model = model_class(module, size)

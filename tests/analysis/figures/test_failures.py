@@ -13,7 +13,6 @@ import xarray as xr
 from study_models import study_model_of
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine.failures import NO_MEMORY, explain
 from vit_tf.analysis.explorer import exploration, exploration_results
 from vit_tf.analysis.figures import measure
 from vit_tf.analysis.figures.data import Data
@@ -26,6 +25,7 @@ from vit_tf.analysis.report.assemble import write_figures
 from vit_tf.analysis.report.drawing import Drawer, draw
 from vit_tf.analysis.statistics.claims import NotTested, Tested, claim
 from vit_tf.analysis.statistics.estimates import accuracy_of
+from vit_tf.common.errors import NO_MEMORY, explain
 
 TAPS = ("embedding", "block00/attention/weights", "block00/mlp/sum", "logits")
 MODEL = study_model_of("ViT", "vit", "key", TAPS, TokenGrid(2, 2, 1, 4), None)

@@ -171,3 +171,123 @@ def test_a_page_shows_the_probabilities_of_one_sigmoid(tmp_path):
     second = np.asarray(model(images / 127.5 - 1), np.float64)
     shown = as_probabilities(page.results["scores"].values, has_sigmoids=True)
     np.testing.assert_allclose(shown, np.concatenate([1 - second, second], axis=1), atol=1e-5)
+
+
+def averaging_vit():
+    """A PyTorch module of two blocks that returns the mean of two softmaxes."""
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+
+    class Attention(nn.Module):
+        """Two heads; the module `heads` returns their outputs, on which hooks can act."""
+
+        def __init__(self):
+            super().__init__()
+            self.query, self.key, self.value, self.out = (nn.Linear(8, 8) for _ in range(4))
+            self.edit = None
+
+        def forward(self, x):
+            q, k, v = (
+                f(x).unflatten(-1, (2, 4)).transpose(1, 2)
+                for f in (self.query, self.key, self.value)
+            )
+            heads = (q @ k.mT / 2).softmax(-1) @ v
+            return self.out((self.edit(heads) if self.edit else heads).transpose(1, 2).flatten(2))
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.has_skip = Attention(), True
+
+        def forward(self, x):
+            return x + self.attention(x) if self.has_skip else self.attention(x)
+
+    class Averaging(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches = nn.Conv2d(3, 8, 4, 4)
+            self.blocks = nn.ModuleList([Block(), Block()])
+            self.first, self.second = nn.Linear(8, 5), nn.Linear(8, 5)
+
+        def forward(self, x):
+            x = self.patches(x).flatten(2).mT
+            for block in self.blocks:
+                x = block(x)
+            x = 20 * x.mean(1)
+            return (self.first(x).softmax(-1) + self.second(x).softmax(-1)) / 2
+
+    torch.manual_seed(0)
+    module = Averaging().eval()
+
+    def probabilities(images=IMAGES):
+        with torch.no_grad():
+            return module(torch.from_numpy(np.moveaxis(images, -1, 1).copy())).double().numpy()
+
+    return module, probabilities
+
+
+def effects_by_hand(p, q):
+    """Changes of accuracy and loss, and the divergence, from probabilities before and after."""
+    rows = np.arange(len(LABELS))
+    accuracy = (q.argmax(1) == LABELS).mean() - (p.argmax(1) == LABELS).mean()
+    loss = np.log(p[rows, LABELS] / q[rows, LABELS]).mean()
+    return accuracy, loss, (p * np.log(p / q)).sum(1).mean()
+
+
+CHANGES = ("accuracy_change", "loss_change", "output_change")
+
+
+@pytest.mark.filterwarnings("ignore:'logits' of 'Averaging' holds probabilities")
+@pytest.mark.parametrize("replacement", ["zero", "resample"])
+def test_heads_of_a_module_of_probabilities_are_ablated(replacement):
+    """In one batch, in which resampled values are those of the image before."""
+    module, probabilities = averaging_vit()
+    data = tf.data.Dataset.from_tensors((IMAGES, LABELS))
+    found = analysis.head_ablation(module, data, scores="logits", replacement=replacement)
+    before = probabilities()
+    assert found.loss == pytest.approx(-np.log(before[np.arange(12), LABELS]).mean(), rel=1e-5)
+    for block in range(2):
+        for head in range(2):
+
+            def edit(heads, head=head):
+                heads = heads.clone()
+                other = heads.roll(1, 0) if replacement == "resample" else 0 * heads
+                heads[:, head] = other[:, head]
+                return heads
+
+            module.blocks[block].attention.edit = edit
+            expected = effects_by_hand(before, probabilities())
+            module.blocks[block].attention.edit = None
+            actual = [float(found[name][block, head]) for name in CHANGES]
+            np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:'logits' of 'Averaging' holds probabilities")
+def test_skips_and_tokens_of_a_module_of_probabilities_are_edited():
+    module, probabilities = averaging_vit()
+    found = analysis.skip_ablation(module, (IMAGES, LABELS), scores="logits").sel(path="skip")
+    before = probabilities()
+    for number, block in enumerate(module.blocks):
+        block.has_skip = False
+        expected = effects_by_hand(before, probabilities())
+        block.has_skip = True
+        actual = [float(found[name][number]) for name in CHANGES]
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-6)
+    # The first token behind the last block, patched with that of the other image.
+    patched = analysis.activation_patching(
+        module, (IMAGES[:2], IMAGES[2:4]), tokens=[0], layers="blocks.1", scores="logits"
+    )
+    kept = []
+    hook = module.blocks[1].register_forward_hook(lambda *call: kept.append(call[-1][:, 0]))
+    plain, other = (np.log(probabilities(x)) for x in (IMAGES[:2], IMAGES[2:4]))
+    hook.remove()
+
+    def patch(*call):
+        values = call[-1].clone()
+        values[:, 0] = kept[1]
+        return values
+
+    module.blocks[1].register_forward_hook(patch)
+    change, difference = np.log(probabilities(IMAGES[:2])) - plain, other - plain
+    transfer = (change * difference).sum() / (difference**2).sum()
+    np.testing.assert_allclose(np.squeeze(patched.transfer), transfer, rtol=1e-4)

@@ -70,6 +70,20 @@ def test_later_layers_read_what_earlier_ones_made(rng):
     np.testing.assert_array_equal(result[1, 4, [2, 4, 7]], [0.5, 0.25, 0.25])
 
 
+def test_attentions_in_parallel_are_one_with_the_heads_of_both(rng):
+    weights = random_attention(rng, OBLONG, layers=2)
+    first, second = weights
+    taps = with_skips(weights, rng)
+    more = random_attention(rng, OBLONG, layers=2)
+    # The second attention of the same block, of one head less, comes before the sum of both.
+    taps = {first: taps[first], f"{first}@2": more[first][:, 1:], **taps}
+    both = [np.concatenate([weights[first], more[first][:, 1:]], axis=1), weights[second]]
+    expected = np.array([rollout_by_loop(item) for item in zip(*both, strict=True)]).mean(0)
+    result = analysis.attention_rollout(features_of(taps, OBLONG), numbers(5))
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    assert result.layer.values.tolist() == [first, second]
+
+
 @pytest.mark.parametrize("pooling", ["cls", "gap"])
 def test_a_vit_is_followed(images, pooling):
     vit = small_vit(pooling=pooling)

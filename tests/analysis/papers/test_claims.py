@@ -10,7 +10,6 @@ from study_parts import cka_result, field_result, model_like
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine.estimates import Accuracy
 from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.figures.figure import all_figures
 from vit_tf.analysis.papers.raghu import RAGHU
@@ -20,6 +19,7 @@ from vit_tf.analysis.papers.walmer.appendix_d_similarity import FIGURE_23, skips
 from vit_tf.analysis.report.scorecard import _models_by_role, evaluate, scorecard, scorecard_dataset
 from vit_tf.analysis.similarity.localization import input_patches
 from vit_tf.analysis.statistics.claims import DECIDED, NotTested, Outcome, Tested, decide
+from vit_tf.analysis.statistics.estimates import Accuracy
 from vit_tf.features.layers import sublayers
 
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}

@@ -21,7 +21,7 @@ from plot_results import results
 
 from vit_tf import analysis
 from vit_tf.analysis import plots
-from vit_tf.analysis.engine.accessors import ResultArray, as_result
+from vit_tf.analysis.engine.results import ResultArray, as_result
 from vit_tf.analysis.plots.rule import find_plot
 
 RESULTS = results()

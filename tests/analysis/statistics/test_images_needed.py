@@ -14,10 +14,10 @@ from vit_tf.analysis.statistics.estimates import (
     mean_over,
     minus,
     over_runs,
+    safeguard_effect,
     share_of,
     with_error,
 )
-from vit_tf.analysis.statistics.planning import safeguard_effect
 
 # CIFAR-10's 10,000 test images: both right, only vit-cls-cifar10, only vit-gap-cifar10, neither.
 CLS_AND_GAP = np.array([4808, 1044, 873, 3275])

@@ -9,8 +9,9 @@ from PIL import Image
 
 import vit_tf
 from vit_tf import Preprocessing, analysis
-from vit_tf.data.any_images import as_images, batch_images, in_known_form, is_raw
+from vit_tf.data.any_images import as_images, batch_images, is_raw
 from vit_tf.data.batches import IN_ORDER
+from vit_tf.data.known_forms import in_known_form
 
 RNG = np.random.default_rng(0)
 RGBA = RNG.integers(0, 256, (4, 12, 10, 4)).astype(np.uint8)

@@ -413,14 +413,36 @@ def test_probabilities_that_a_module_averages_are_no_logits():
     np.testing.assert_allclose(actual.values[:, 0], gradient.permute(0, 2, 3, 1), atol=1e-6)
 
 
+def softmax_by_hand(x):
+    x = torch.exp(x - x.amax(-1, keepdim=True))
+    return x / (x.sum(-1, keepdim=True) + 1e-9)
+
+
+def softmax_in_place(x):
+    x = (x - x.max(dim=-1, keepdim=True).values).exp_()
+    x /= x.sum(dim=[-1]).unsqueeze(-1)
+    return x
+
+
 @pytest.mark.parametrize(
-    "equation",
-    ["bhqk,bhkd->bhqd", "bhqk,bkhd->bqhd", "b h s t, b t h c -> b s h c", "bhqk,bdkh->dqbh"],
+    ("equation", "softmax"),
+    [
+        ("bhqk,bhkd->bhqd", softmax_by_hand),
+        ("bhqk,bkhd->bqhd", softmax_in_place),
+        ("b h s t, b t h c -> b s h c", torch.nn.Softmax(-1)),
+        ("bhqk,bdkh->dqbh", softmax_by_hand),
+        ("...qk,...kd->...qd", torch.nn.Softmax(-1)),
+        ("b...qk,b...kd->bq...d", torch.nn.Softmax(-1)),
+        ("bkhd,bhqk->bqhd", softmax_by_hand),
+        ("...kd,...qk->...qd", torch.nn.Softmax(-1)),
+    ],
 )
-def test_einsum_of_weights_and_values_is_attention(equation):
+def test_einsum_of_weights_and_values_is_attention(equation, softmax):
     """Weights and heads, by `@` in float64; each form is called with its axes in its order."""
-    operands, result = equation.replace(" ", "").split("->")
-    indices, of_values = operands.split(",")
+    whole = equation.replace(" ", "").replace("b...", "bh").replace("q...", "qh")
+    operands, result = whole.replace("...", "bh").split("->")
+    indices, of_values = sorted(operands.split(","), key=lambda term: bool({"d", "c"} & {*term}))
+    is_swapped = operands.startswith(of_values)
     example, head, query, key = indices
     (channel,) = set(of_values) - set(indices)
 
@@ -432,9 +454,9 @@ def test_einsum_of_weights_and_values_is_attention(equation):
         def forward(self, x):
             tokens = x.flatten(2).transpose(1, 2)
             q, k, v = self.qkv(tokens).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-            weights = (q @ k.transpose(-1, -2)).softmax(-1)
+            weights = softmax(q @ k.transpose(-1, -2))
             v = torch.einsum(f"{example}{head}{key}{channel}->{of_values}", v)
-            mean = torch.einsum(equation, weights, v)
+            mean = torch.einsum(equation, *((v, weights) if is_swapped else (weights, v)))
             back = f"{result}->{example}{query}{head}{channel}"
             return self.out(torch.einsum(back, mean).flatten(2))
 
@@ -510,7 +532,7 @@ def test_a_scripted_module_whose_layers_pytorch_cannot_show_is_refused():
 
 
 class EinsumAttention(nn.Module):
-    """Attention whose products are written as `torch.einsum` or as `@`."""
+    """Attention written as `torch.einsum` and exponentials, or as `@` and a softmax."""
 
     def __init__(self, is_einsum):
         super().__init__()
@@ -521,7 +543,7 @@ class EinsumAttention(nn.Module):
             part.reshape(len(x), -1, 2, 4).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)
         )
         if self.is_einsum:
-            weights = torch.einsum("b h i d, b h j d -> b h i j", q, k).softmax(-1)
+            weights = softmax_by_hand(torch.einsum("b h i d, b h j d -> b h i j", q, k))
             heads = torch.einsum("b h i j, b h j d -> b h i d", weights, v)
         else:
             weights = (q @ k.transpose(-1, -2)).softmax(-1)

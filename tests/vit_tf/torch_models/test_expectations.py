@@ -197,7 +197,122 @@ def test_tokens_that_are_shuffled_have_no_grid(rng):
     config = transformers.ViTMAEConfig(**sizes, mask_ratio=0.0)
     model, images = transformers.ViTMAEModel(config).eval(), rng.uniform(-1, 1, (4, 32, 32, 3))
     with (
+        pytest.warns(UserWarning, match="by rand in 'embeddings'"),
         pytest.warns(UserWarning, match="shuffle tokens"),
         pytest.raises(ValueError, match="grid"),
     ):
         analysis.attention_distance(model, images.astype(np.float32))
+
+
+class Noisy(nn.Module):
+    """A block whose dropouts do not depend on its mode."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.qkv, self.mlp, self.p = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), p
+
+    def forward(self, x):
+        q, k, v = (
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)
+        )
+        heads = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=self.p)
+        x = x + heads.transpose(1, 2).flatten(2)
+        return x + nn.functional.dropout(self.mlp(x), self.p)
+
+
+def noisy_vit(p):
+    model = AnySize((8, 8))
+    model.blocks = nn.Sequential(Noisy(p), nn.Dropout(0.5), Noisy(p))
+    return randomized(model)
+
+
+def test_random_numbers_in_inference_are_named(rng):
+    """Values by the module itself with the same seed, and weights by those without dropout."""
+    images = rng.uniform(-1, 1, (6, 32, 32, 3)).astype("float32")
+    weights = "blocks.0/attention/weights"
+    model, calm, kept = noisy_vit(0.25), noisy_vit(0.0), []
+    calm.load_state_dict(model.state_dict())
+    expected = vit_tf.torch_features(calm, weights)(images)[weights]
+    words = "by scaled_dot_product_attention in 'blocks.0', dropout in 'blocks.0': its values are"
+    torch.manual_seed(3)
+    with pytest.warns(UserWarning, match=words):
+        found = vit_tf.extract_features(model, images, layers="blocks.2")["blocks.2"]
+    handle = model.blocks[2].register_forward_hook(
+        lambda _, inputs, output: kept.append(output.detach())
+    )
+    model(as_torch(images))
+    handle.remove()
+    np.testing.assert_allclose(found, kept[0], atol=1e-6)
+    # About a quarter of the attention weights are dropped, and the others are larger.
+    with pytest.warns(UserWarning, match=words):
+        dropped = vit_tf.torch_features(model, weights)(images)[weights]
+    is_kept = dropped != 0
+    np.testing.assert_allclose(dropped[is_kept], expected[is_kept] / 0.75, rtol=1e-5)
+    assert 0.7 < is_kept.mean() < 0.8
+    # Dropout leaves the tokens where they are.
+    with pytest.warns(UserWarning, match=words):
+        assert analysis.features_of(model).token_grid == vit_tf.TokenGrid(28, 28, 0, 8)
+
+
+class Repeated(nn.Module):
+    """A module that repeats grey images to three channels."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = AnySize((8, 8))
+
+    def forward(self, x):
+        return self.net(x.repeat(1, 3, 1, 1))
+
+
+class Pair(nn.Module):
+    """A module of two images in six channels, which one encoder reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Tanh(), nn.Conv2d(4, 6, 3, 2, 1))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        first, second = self.encoder(x[:, :3]), self.encoder(x[:, 3:])
+        return self.head((first - second).abs().mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("make", "channels", "paths"),
+    [(Repeated, 1, ["net.blocks.0", "net.blocks.1"]), (Pair, 6, ["encoder.0", "encoder.2"])],
+)
+def test_images_have_the_channels_that_are_given(rng, make, channels, paths):
+    """A module's first convolution may see others: by hooks, and gradients by autograd."""
+    model, expected = randomized(make()), {}
+    images = rng.uniform(-1, 1, (6, 32, 32, channels)).astype("float32")
+    hooks = [
+        model.get_submodule(path).register_forward_hook(
+            lambda _, inputs, output, path=path: expected.update(
+                {path: expected.get(path, output.detach())}  # of the first call
+            )
+        )
+        for path in paths
+    ]
+    pixels = as_torch(images).requires_grad_(True)
+    (gradients,) = torch.autograd.grad(model(pixels)[:, 2].sum(), pixels)
+    for hook in hooks:
+        hook.remove()
+    by_hand = {path: x.movedim(1, -1) if x.dim() == 4 else x for path, x in expected.items()}
+    for values in (
+        vit_tf.torch_features(model, paths)(images),
+        vit_tf.extract_features(model, images, layers=paths),
+    ):
+        for path in paths:
+            np.testing.assert_allclose(values[path], by_hand[path], atol=1e-6)
+    found = analysis.input_gradients(model, images, classes=[2], samples=1, noise=0)
+    np.testing.assert_allclose(found.values[:, 0], gradients.movedim(1, -1), atol=1e-6)
+    if channels == 1:  # which is tried, where there are no images yet
+        assert analysis.features_of(model).facts.input_shape[3] == channels
+
+
+def test_modules_of_video_are_refused_with_what_is_supported(rng):
+    model = nn.Sequential(nn.Conv3d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2)).eval()
+    clips = rng.uniform(-1, 1, (4, 6, 16, 16, 3)).astype("float32")
+    with pytest.raises(ValueError, match=r"video \(Conv3d\).*forward takes one image"):
+        analysis.cka(model, clips)

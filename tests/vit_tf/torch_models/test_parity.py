@@ -85,3 +85,27 @@ def test_measurements_are_those_of_the_loaded_model(name, parity, tmp_path, reco
         errors[measurement] = float(np.nanmax(np.abs(ours.values - theirs.values))) / scale
     record_property("errors", errors)
     assert max(errors.values()) < MOST, errors
+
+
+def test_pruned_heads_have_a_rollout_and_a_reason_for_the_rest():
+    """Layers of 3, 4 and 2 heads: the mean over heads is defined, an axis of heads is not."""
+    import torch
+
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4}
+    images = {"image_size": 16, "patch_size": 8, "intermediate_size": 32}
+    config = transformers.ViTConfig(attn_implementation="eager", **sizes, **images)
+    torch.manual_seed(0)
+    module = transformers.ViTForImageClassification(config).eval()
+    for layer, heads in ((0, {1}), (2, {0, 3})):
+        module.vit.encoder.layer[layer].attention.prune_heads(heads)
+    x = np.random.default_rng(0).uniform(-1, 1, (6, 16, 16, 3)).astype("float32")
+    with torch.no_grad():
+        outputs = module(torch.tensor(x).permute(0, 3, 1, 2), output_attentions=True)
+    share, identity = np.eye(5), np.eye(5)
+    for weights in outputs.attentions:
+        share = (weights.numpy().astype(float).mean(1) + identity) / 2 @ share
+    rollout = analysis.attention_rollout(module, x)
+    np.testing.assert_allclose(rollout[-1], share.mean(0), rtol=1e-5)
+    with pytest.raises(ValueError, match="no attention with the same number of heads in all"):
+        analysis.attention_distance(module, x)
