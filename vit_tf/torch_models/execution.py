@@ -28,7 +28,10 @@ Watch = Callable[[str, Tensor], Tensor]
 SCORES, OUTPUT = "logits", "output"
 # The operations at the end of a classifier that show what its scores are.
 ENDINGS = {"softmax": "softmax", "log_softmax": "softmax", "sigmoid": "sigmoids"}
-ENDINGS |= {"linear": "linear"}
+ENDINGS |= {"linear": "linear", "log_sigmoid": "sigmoids"}
+# Operations that leave probabilities in their order, with positive numbers as other arguments.
+RESCALING = ("mul", "__mul__", "__rmul__", "div", "true_divide", "__truediv__", "add", "__add__")
+RESCALING += ("__radd__", "clamp", "clamp_min", "clamp_max", "clip", "log", "round")
 MULTIPLICATIONS = ("matmul", "__matmul__", "bmm")
 # The fields of an output with several tensors that stand for it, best first.
 MAIN_FIELDS = ("logits", "last_hidden_state", "hidden_states", "image_embeds", "x", "out")
@@ -314,6 +317,12 @@ class Execution(TorchFunctionMode):
             result = func(*args, **kwargs)
         if name in ENDINGS and isinstance(result, Tensor) and result.dim() == 2:
             self._ending = result, args[0] if args else kwargs["input"], ENDINGS[name]
+        elif name in RESCALING and self._ending and self._ending[2] != "linear":
+            probabilities, *others = args
+            numbers = [*others, *kwargs.values()]
+            is_ordered = all(isinstance(x, int | float) and x >= 0 for x in numbers)
+            if probabilities is self._ending[0] and is_ordered:
+                self._ending = result, *self._ending[1:]
         axes.propagate(func, args, kwargs, result)
         return result
 

@@ -18,8 +18,8 @@ PASSING += ("alpha_dropout",)
 # Operations behind the kernel of class scores: a bias, a scale, a mean over positions, a softmax.
 BEHIND_KERNELS = (*PASSING, *ADDITIONS, "sub", "mul", "div", "__sub__", "__mul__", "__rmul__")
 BEHIND_KERNELS += ("__truediv__", "mean", "adaptive_avg_pool2d", "avg_pool2d", "__getitem__")
-BEHIND_KERNELS += ("softmax", "log_softmax", "sigmoid", "float", "to", "type", "transpose")
-
+BEHIND_KERNELS += ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "float", "to", "type")
+BEHIND_KERNELS += ("transpose", "clamp", "clamp_min", "clamp_max", "clip", "log", "round")
 
 # The name of what the first block is given, where no submodule returns it.
 EMBEDDING = "embedding"
