@@ -52,7 +52,7 @@ EACH_IMAGE = "each image by itself"  # the estimator of results for a few images
 def facts_of(
     features: object, totals: Mapping[str, Any], estimator: str, **more: Any
 ) -> dict[str, Any]:
-    """Returns the attributes of a result: its model, numbers of examples and batches, and more.
+    """Returns the attributes of a result: model, number of images, batch size, and parameters.
 
     `analysis.plot` draws a Dataset only if it has the attribute `model`.
 
