@@ -52,8 +52,9 @@ def confirmed_grid(
     A grid of a `patch_size` that the user knows is not checked.
 
     Before the first layer of attention, the CLS token and registers are equal for any two images,
-    and what changes in a corner of the image changes the token there. A layer that crops or pads
-    the image in front of the patches moves the tokens, and a model may have them in another order.
+    and what changes in a corner of the image changes the token there. So does what changes where
+    two patches meet, for both tokens. A layer that crops or pads the image in front of the patches
+    moves the tokens, and a model may have them in another order.
     """
     if grid is None or patch_size is not None:
         return grid, {}
@@ -63,7 +64,17 @@ def confirmed_grid(
     start, end, third = slice(None, side), slice(-side, None), noise[0].copy()
     for corner in ((start, start), (start, end), (end, end)):
         third[corner] = noise[1][corner]
-    images = np.stack([*noise, third])
+    # The fourth differs in thin lines where the first and the last two patches of a side meet.
+    fourth, border_tokens = noise[0].copy(), {0}
+    width = max(grid.stride // 8, 1)
+    inside = max(grid.stride - width, 1)  # of the patches in a corner
+    for axis, count, step in ((0, grid.rows, grid.columns), (1, grid.columns, 1)):
+        changed, other = np.swapaxes(fourth, 0, axis), np.swapaxes(noise[1], 0, axis)
+        for position in {1, count - 1} if count > 1 else ():
+            place = slice(position * grid.stride - width, position * grid.stride + width)
+            changed[place, :inside] = other[place, :inside]
+            border_tokens |= {(position - 1) * step, position * step}
+    images = np.stack([*noise, third, fourth])
     sequences = [layer for layer, x in shapes.items() if x[:-1] == (grid.num_tokens,)]
     # Maps of the whole image, at any depth.
     size = grid.stride * np.array([grid.rows, grid.columns])
@@ -75,17 +86,18 @@ def confirmed_grid(
     # The first of these that varies; a table of positions has one row for all images.
     for layer in sequences or maps[::-1]:
         values = np.asarray(features.select([layer]).compute(tf.constant(images))[layer])
-        if len(values) == 3 and (values[0] != values[1]).any():
+        if len(values) == len(images) and (values[0] != values[1]).any():
             break
     else:
         return grid, {}
-    values = values.reshape(3, -1, values.shape[-1]).astype(np.float64)
+    values = values.reshape(len(images), -1, values.shape[-1]).astype(np.float64)
     is_constant = np.all(values[0] == values[1], axis=-1)
-    changes = np.abs(values[2] - values[0]).max(axis=-1)[grid.prefix :]
+    changes, at_lines = np.abs(values[2:] - values[0]).max(axis=-1)[:, grid.prefix :]
     rounding = ROUNDING * np.abs(values[1] - values[0]).max()
     # A corner changes its own token; the positions of a map read far more than their own pixels.
     corners = changes[[0, grid.columns - 1, -1]] if sequences else changes.max(keepdims=True)
     is_moved = corners.min() <= max(LEAST_CHANGE * changes.max(), rounding)
+    is_moved |= bool(sequences) and at_lines[sorted(border_tokens)].min() <= rounding
     numbers = np.flatnonzero(is_constant).tolist()
     if len(numbers) == grid.prefix and not is_constant[: grid.prefix].all():
         reason = (

@@ -350,3 +350,49 @@ def test_scores_of_two_layers_are_not_those_of_the_last(rng):
     images = rng.uniform(-1, 1, (4, 32, 32, 3)).astype("float32")
     with pytest.raises(ValueError, match="'TwoLayers' cannot be split"):
         analysis.logit_lens(randomized(TwoLayers((8, 8))), images)
+
+
+class Framed(AnySize):
+    """A ViT that changes the frame of its images first."""
+
+    def __init__(self, patch, frame):
+        super().__init__(patch)
+        self.frame = frame
+
+    def forward(self, x):
+        return super().forward(self.frame(x))
+
+
+pad, resize = nn.functional.pad, nn.functional.interpolate
+# Each has 4 x 4 patches of 8 pixels, whose distance is not a quarter of the side of the image.
+FRAMES = {
+    "crop": (36, lambda x: x[:, :, 2:-2, 2:-2]),
+    "crop of columns": (36, lambda x: pad(x, (-2, -2, 0, -4))),
+    "padding": (28, lambda x: pad(x, (2, 2, 2, 2))),
+    "padding above": (28, lambda x: pad(x, (0, 4, 4, 0))),
+    "reflection": (28, lambda x: pad(x, (2, 2, 2, 2), mode="reflect")),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_less_than_half_a_patch_of_frame_has_no_grid(rng, name):
+    side, frame = FRAMES[name]
+    images = rng.uniform(-1, 1, (4, side, side, 3)).astype("float32")
+    model = randomized(Framed((8, 8), frame))
+    with (
+        pytest.warns(UserWarning, match="crops or pads the image first"),
+        pytest.raises(ValueError, match="grid="),
+    ):
+        analysis.attention_distance(model, images)
+
+
+@pytest.mark.parametrize(
+    ("side", "mode"), [(28, "bilinear"), (28, "nearest"), (64, "bilinear"), (64, "nearest")]
+)
+def test_images_that_a_module_resizes_keep_their_grid(rng, side, mode):
+    images = rng.uniform(-1, 1, (4, side, side, 3)).astype("float32")
+    model = randomized(Framed((8, 8), lambda x: resize(x, (32, 32), mode=mode)))
+    distances = analysis.attention_distance(model, images)
+    resized = resize(as_torch(images), (32, 32), mode=mode).movedim(1, -1).numpy()
+    expected = distances_by_hand(model, resized, 8) * side / 32
+    np.testing.assert_allclose(distances, expected, rtol=1e-5)
