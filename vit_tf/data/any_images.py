@@ -245,9 +245,11 @@ def _rows_of(images: Any, preprocessing: Prepares | None) -> Any:
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:
         return images
     require_levels(images)
+    with tf.device("CPU"):
+        levels = tf.convert_to_tensor(images)  # once for all passes
 
     def read(positions: np.ndarray, sizes: Sequence[int]) -> tf.data.Dataset:
-        return _from_dataset(gather_batches(images, positions, sizes), preprocessing)
+        return _from_dataset(gather_batches(levels, positions, sizes), preprocessing)
 
     return LazyRows(len(images), read)
 
