@@ -369,6 +369,11 @@ def _as_pixels(image: Any, preprocessing: Prepares | None) -> np.ndarray:
     if is_pillow(image):
         return pixels_of(image, channels=channels)
     array = np.asarray(image)
+    if array.dtype.kind not in "biuf" or not array.ndim:
+        raise ValueError(
+            "Expected each image to be an array, a PIL image or a path. Received: "
+            f"{type(image).__name__}"
+        )
     array = channels_last(array) if array.ndim == 3 else array
     array = array[..., None] if array.ndim == 2 else array
     if array.dtype.kind not in "iu" or preprocessing is None:
