@@ -209,6 +209,11 @@ def on_page_content(html, page, config, files):
     return PAGE_LINK.sub(resolved, html)
 
 
-if __name__ == "__main__":
+def update_lists():
+    """Writes the index and the gallery, as they are read in the repository."""
     for page in (DOCS / "measurements/index.md", DOCS / "gallery.md"):
         page.write_text(fill(page.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    update_lists()

@@ -1,4 +1,4 @@
-"""Draws the pictures of the documentation: small models are measured and drawn.
+"""Draws the pictures of the documentation, and updates the index and the gallery.
 
 Run it in the root of a checkout: `python docs/pictures.py`, or with the names of some pictures.
 A picture without a function here is the one that the code of its page saves.
@@ -23,6 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import tensorflow as tf
 import xarray as xr
+from navigation import update_lists
 from picture_models import (
     NUM_TRAINED,
     TRAIN,
@@ -515,6 +516,7 @@ def main():
     for name in names:
         print(name, flush=True)
         save(name, drawings[name])
+    update_lists()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from .measurements import (
 from .pooling import (
     Pooled as Pooled,
     complete_grid as complete_grid,
+    pool as pool,
     pooled_statistic as pooled_statistic,
 )
 from .preparation import (
@@ -26,6 +27,16 @@ from .preparation import (
     prepare_sets as prepare_sets,
     read_model as read_model,
     score_layer as score_layer,
+)
+from .results import (
+    dataset_of as dataset_of,
+    facts_of as facts_of,
+    require_finite as require_finite,
+    variable as variable,
+)
+from .standard_errors import (
+    jackknife as jackknife,
+    leave_one_out as leave_one_out,
 )
 from .stream import (
     Statistic as Statistic,

@@ -213,10 +213,17 @@ class Pooled:
 def pool(
     taps: Taps, tokens: str | None = None, grid: TokenGrid | None = None
 ) -> dict[str, tf.Tensor]:
-    """Float64 (example, channel) of each layer: CLS, or the mean of spatial or of all tokens.
+    """Pools each layer to one vector for each image: CLS, or the mean of spatial or of all tokens.
 
-    `tokens=None` selects the CLS token of sequences that have prefix tokens, the mean of the
-    spatial tokens of other sequences, and the mean over all positions of a map.
+    Args:
+        taps: dict from layer to its output, as a step gets it.
+        tokens: `"cls"`, `"spatial"` or `"all"`. None selects the CLS token of sequences that have
+            prefix tokens, the mean of the spatial tokens of other sequences, and the mean over all
+            positions of a map.
+        grid: the `TokenGrid` of sequences, such as `features.facts.grid`.
+
+    Returns:
+        Dict from layer to a float64 tensor of shape (example, channel).
     """
     require_word(ALL if tokens is None else tokens, POOLED)
     of_sequence = CLS if grid is None or grid.prefix else SPATIAL

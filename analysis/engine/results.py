@@ -52,7 +52,17 @@ EACH_IMAGE = "each image by itself"  # the estimator of results for a few images
 def facts_of(
     features: object, totals: Mapping[str, Any], estimator: str, **more: Any
 ) -> dict[str, Any]:
-    """The `provenance` of a result, from totals that count examples and batches."""
+    """Returns the attributes of a result: model, number of images, batch size, and parameters.
+
+    `analysis.plot` draws a Dataset only if it has the attribute `model`.
+
+    Args:
+        features: the features that were measured.
+        totals: the totals of a statistic, with the number of images under `"examples"` and the
+            number of batches under `"batches"`.
+        estimator: how the values were computed, in a few words.
+        **more: parameters of the measurement, in forms that netCDF can hold.
+    """
     counts = totals["examples"], totals["batches"]
     return provenance(features, *counts, estimator=estimator, **more)
 
@@ -66,7 +76,14 @@ def array_of(
 
 
 def dataset_of(variables: dict, facts: dict, **coords: Any) -> xr.Dataset:
-    """A Dataset with `facts` as attributes; a dim without a coordinate is numbered from 0."""
+    """Returns a Dataset that `analysis.plot` and `result.plot()` draw.
+
+    Args:
+        variables: dict from name to the `variable` of this name.
+        facts: attributes of the Dataset, from `facts_of`.
+        **coords: coordinate of each dim, as in `layer=names`. A dim without a coordinate is
+            numbered from 0.
+    """
     return _numbered(ResultDataset(variables, coords, facts))
 
 
@@ -78,7 +95,7 @@ def _numbered(result: Labelled) -> Labelled:
 def variable(
     dims: Dims, values: ArrayLike, long_name: str, units: str = "1"
 ) -> tuple[Dims, ArrayLike, dict[str, str]]:
-    """A variable of a Dataset, with its name in words and its units."""
+    """Returns a variable for `dataset_of`: its dims, values, name in words, and units."""
     return dims, values, {"long_name": long_name, "units": units}
 
 
@@ -89,7 +106,10 @@ def model_name(features: object) -> str:
 
 
 def require_finite(what: str, values: Iterable[ArrayLike], layers: Iterable[str]) -> None:
-    """Raises a `ValueError` that names the layers whose `values` (layer, ...) are not finite."""
+    """Raises a `ValueError` that names the layers whose `values` (layer, ...) are not finite.
+
+    `what` is what the values are used for, such as `"CKA"`.
+    """
     bad = [
         layer for layer, value in zip(layers, values, strict=True) if not np.isfinite(value).all()
     ]
@@ -136,6 +156,14 @@ def mean_over_batches(batches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
     sums_of_batches = np.moveaxis(batches.astype(np.float64), 1, 0)
     total = sums_of_batches.sum(axis=1)
     return mean_of(*total), total[1], mean_of(*(total[:, None] - sums_of_batches))
+
+
+def as_counts(k: int | Sequence[int]) -> tuple[int, ...]:
+    """Numbers of neighbours or of top ranks as a tuple; a `ValueError` for none, or one below 1."""
+    counts = (k,) if isinstance(k, int | np.integer) else tuple(k)
+    if not counts or min(counts) < 1:
+        raise ValueError(f"Expected every k to be at least 1. Received: k={k}")
+    return counts
 
 
 def require_directions(counts: Mapping[str, Any]) -> None:

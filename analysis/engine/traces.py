@@ -68,6 +68,8 @@ def keep(
         others: further models that the value depends on.
     """
     key, models = tuple(key), tuple(map(model_of, (owner, *others)))
+    # Features may be given another preprocessing than their model's.
+    declared = [x.preprocessing for x in (owner, *others) if isinstance(x, KerasFeatures)]
     owner = models[0]
     if not all(isinstance(model, keras.Model) for model in models) or not _is_plain(key):
         return make()
@@ -75,8 +77,8 @@ def keep(
     states = tuple(
         (Same(model), None if MADE_OF_MODEL in vars(model) else state_of(model)) for model in models
     )
-    kept = stores[bool(others)].get((key, states), make)
-    if isinstance(kept, KerasFeatures):
+    kept = stores[bool(others)].get((key, states, *declared), make)
+    if isinstance(kept, KerasFeatures) and kept.model is not owner:
         cast(Any, kept.model).__dict__[MADE_OF_MODEL] = True
     return cast(Made, kept)
 

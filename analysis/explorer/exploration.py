@@ -319,7 +319,8 @@ def _photo(
     picture: np.ndarray, expects: Any, size: tuple[int, int], largest: int = MOST_PHOTO
 ) -> np.ndarray:
     """What the model sees of a picture, with as many more pixels as it has and a page shows."""
-    visible_size = np.array(picture.shape[:2]) if expects.crop is None else min(picture.shape[:2])
+    is_squeezed = expects.crop is None or expects.aspect == "squeeze"
+    visible_size = np.array(picture.shape[:2]) if is_squeezed else min(picture.shape[:2])
     most = np.minimum(largest, visible_size * (expects.crop or 1))
     times = max(1, int(np.min(most / np.array(size))))
     framing = expects.framing(tuple(times * side for side in size))

@@ -474,6 +474,11 @@ def check_figures(figures: Sequence[Figure]) -> None:
     for figure in figures:
         where = f"{describe_figure(figure)!r} ({figure.name})"
 
+        if "," in figure.numbers:
+            raise ValueError(
+                f"Expected the numbers of {where} separated by spaces. Received: {figure.numbers!r}"
+            )
+
         # Each word of a definition is one that exists.
         roles = (*figure.models.all_roles, *figure.models.baselines)
         texts = [x for x in (figure.name, figure.title, figure.caption) if isinstance(x, str)]
@@ -487,7 +492,8 @@ def check_figures(figures: Sequence[Figure]) -> None:
         for template, user, known in used:
             words += [(f"role in the {user}", role, known) for role in fields_of(template)]
             if figure.results:
-                words.append((f"result of the {user}", template.partition(".")[0], sorted(results)))
+                result = template.partition(".")[0]
+                words.append((f"result in results=, of the {user}", result, sorted(results)))
         for kind, word, known in words:
             if word not in known:
                 raise unknown_name(f"{kind} of {where}", word, known)

@@ -14,6 +14,7 @@ import xarray as xr
 import vit_tf
 from vit_tf.features.conversion import ModelLike, facts_of
 from vit_tf.features.tokens import as_grid
+from vit_tf.torch_models import is_torch_module
 
 from ..engine.pooling import PartialGrid
 from ..engine.results import ResultArray
@@ -153,4 +154,10 @@ def _load(model: Any) -> Any:
 
 def _weight_of(model: Any, name: str) -> Any:
     """A weight of a model by its attribute; an array as it is."""
+    if is_torch_module(model):
+        raise ValueError(
+            f"Expected an array or a Keras model: pass the {name.replace('_', ' ')} of a PyTorch "
+            "module as an array, with the axes (row, column, channel, hidden unit) or (token, "
+            f"hidden unit). Received: {type(model).__name__}"
+        )
     return getattr(model, name, None) if callable(model) else model

@@ -16,11 +16,11 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
-from ..engine.jackknife import jackknife, leave_one_out
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import PartialGrid, as_maps, grid_of
 from ..engine.preparation import ImagesLike, prepare
 from ..engine.results import dataset_of, provenance, require_finite, variable
+from ..engine.standard_errors import jackknife, leave_one_out
 from ..engine.stream import Statistic, Totals, evaluate, mean_per_batch
 
 Shift: TypeAlias = tuple[int, int]  # down and to the right, in pixels

@@ -219,7 +219,8 @@ def _skip_changes(taps: Taps) -> dict[str, tf.Tensor]:
     if missing:
         raise ValueError(
             "Expected attention weights, and the layers 'skip' and 'sum' of each sublayer of the "
-            "same blocks. Attention rollout does not apply to models without skip connections. "
+            "same blocks. Attention rollout does not apply to models without skip connections, and "
+            "only sums of two tensors are found to be such. "
             f"Missing: {format_list(missing)}"
         )
     changes = {}

@@ -174,8 +174,9 @@ def find_plot(result: Result) -> Callable[..., Any]:
             num_variables = len(shape) if isinstance(shape, dict) else 0
             fitting[plot.draw] = (name == own_name, num_variables)
     if not fitting:
+        words = "" if is_measured(result) else ", which has the attribute 'model'"
         raise NoPlotError(
-            f"Expected a result of a measurement. Received: {describe_result(result)}"
+            f"Expected a result of a measurement{words}. Received: {describe_result(result)}"
         )
     return max(fitting, key=lambda draw: fitting[draw])
 

@@ -26,6 +26,7 @@ from ..engine.preparation import ImagesLike, prepare_labelled, prepare_sets
 from ..engine.results import (
     DEFAULT,
     array_of,
+    as_counts,
     dataset_of,
     pack_correct,
     provenance,
@@ -109,12 +110,7 @@ def knn_accuracy(
     See also:
         `plots.plot_knn_accuracy`, `linear_probe`, `mutual_knn`; page measurements/probes/knn.md.
     """
-    k = (k,) if isinstance(k, int | np.integer) else k
-    if not len(k) or min(k) < 1 or temperature <= 0:
-        raise ValueError(
-            "Expected every k to be at least 1 and temperature above 0. "
-            f"Received: k={k}, temperature={temperature}"
-        )
+    k = _require_votes(k, temperature)
     features, (train, test), num_classes = prepare_labelled(
         model,
         {"train": train, "test": test},
@@ -189,8 +185,7 @@ def neighbours(
     """
     if is_one_image(images) and not is_one_image(query):
         images, query = query, images
-    if k < 1:
-        raise ValueError(f"Expected k to be at least 1. Received: k={k}")
+    as_counts(k)
     features, (images, query) = prepare_sets(
         model,
         {"images": images, "query": query},
@@ -269,6 +264,7 @@ def knn_statistic(
         tested: the `Pooled` features of the test images, from a pass with `pooled_statistic`.
         features, num_classes, k, temperature, without_votes: as for `knn_accuracy`.
     """
+    k = _require_votes(k, temperature)
     require_labels(tested.labels, num_classes, "test")
     unlimited = np.full(len(tested.labels), -np.inf, np.float32)
     state = {
@@ -331,6 +327,13 @@ def knn_statistic(
         finish=finish,
         state=state,
     )
+
+
+def _require_votes(k: int | Sequence[int], temperature: float) -> tuple[int, ...]:
+    """The numbers of neighbours that vote; a `ValueError` for one below 1 or a temperature of 0."""
+    if temperature <= 0:
+        raise ValueError(f"Expected temperature above 0. Received: temperature={temperature}")
+    return as_counts(k)
 
 
 @reusable

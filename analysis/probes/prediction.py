@@ -17,7 +17,7 @@ from ..engine.class_scores import class_probabilities, require_scores
 from ..engine.measurements import labels_after_images, measurement
 from ..engine.pictures import THUMBNAIL, as_pictures, first_ranked, merge_ranked, picture_variable
 from ..engine.preparation import ImagesLike, prepare_scored
-from ..engine.results import dataset_of, facts_of, provenance, require_finite, variable
+from ..engine.results import as_counts, dataset_of, facts_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate, mean_per_batch, row_statistic
 from ..engine.traces import reusable
 
@@ -173,8 +173,7 @@ def mistakes(
         keep_order=True,
         labelled=True,
     )
-    if k < 1:
-        raise ValueError(f"Expected k to be at least 1. Received: k={k}")
+    as_counts(k)
     totals = evaluate(
         _mistakes_statistic(features, scores, k), images, features, description="mistakes"
     )

@@ -18,7 +18,14 @@ from vit_tf.features.layers import Detail
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import Pooled, pool, pooled_statistic_of
 from ..engine.preparation import ImagesLike, prepare_sets
-from ..engine.results import DEFAULT, ResultDataset, provenance, require_directions, variable
+from ..engine.results import (
+    DEFAULT,
+    ResultDataset,
+    as_counts,
+    provenance,
+    require_directions,
+    variable,
+)
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import reusable
 from .knn import ROUNDING, directions_of, normalize_rows
@@ -148,8 +155,7 @@ def retrieval(
         `plots.plot_retrieval`, `average_precision`, `knn_accuracy`; page
         measurements/probes/retrieval.md.
     """
-    if not len(k) or min(k) < 1:
-        raise ValueError(f"Expected every k to be at least 1. Received: k={k}")
+    as_counts(k)
     features, (queries, database) = prepare_sets(
         model,
         {"queries": queries, "database": database},
@@ -178,7 +184,7 @@ def retrieval_statistic(
         asked: the `Pooled` features of the queries, from a pass with `pooled_statistic`.
         features, truth, k: as for `retrieval`.
     """
-    count = len(next(iter(asked.layers.values())))
+    k, count = as_counts(k), len(next(iter(asked.layers.values())))
     if len(truth) != count:
         raise ValueError(
             f"Expected truth to have a dict for each of {count} queries. Received: {len(truth)}"

@@ -18,7 +18,6 @@ from vit_tf.features.conversion import LayerSelection, ModelLike, name_models
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
-from ..engine.jackknife import jackknife, leave_one_out
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import as_tokens, require_grid
 from ..engine.preparation import ImagesLike, prepare, prepare_images, prepare_pair, read_model
@@ -32,6 +31,7 @@ from ..engine.results import (
     require_finite,
     variable,
 )
+from ..engine.standard_errors import jackknife, leave_one_out
 from ..engine.stream import Statistic, Totals, evaluate
 from ..engine.traces import once_per_graph
 

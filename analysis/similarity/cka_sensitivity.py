@@ -13,10 +13,10 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
-from ..engine.jackknife import jackknife
 from ..engine.measurements import measurement, statistic_of
 from ..engine.preparation import ImagesLike, prepare_pair
 from ..engine.results import dataset_of, model_name, provenance, variable
+from ..engine.standard_errors import jackknife
 from ..engine.stream import Statistic, Totals, evaluate
 from .cka import layer_gram, names_of_layers, ratio, scale_to_unit, varying_layers
 

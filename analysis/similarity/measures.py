@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import tensorflow as tf
 
-from ..engine.results import require_word
+from ..engine.results import as_counts, require_word
 from ..engine.stream import Totals
 from ..engine.traces import Constant
 from .cka import (
@@ -709,8 +709,7 @@ def mutual_knn(k: int = 10) -> Measure:
     See also:
         `similarities`, `knn_accuracy`; page measurements/similarity/measures.md.
     """
-    if k < 1:
-        raise ValueError(f"Expected k to be at least 1. Received: k={k}")
+    as_counts(k)
 
     def matrix(layers: Layers) -> tf.Tensor:
         lowest = tf.fill((len(layers.values), layers.examples), tf.constant(-2.0, tf.float64))

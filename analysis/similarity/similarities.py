@@ -16,11 +16,11 @@ from vit_tf.features.conversion import LayerSelection, ModelLike
 from vit_tf.features.features import Features, Taps
 from vit_tf.features.layers import Detail
 
-from ..engine.jackknife import jackknife
 from ..engine.measurements import measurement, statistic_of
 from ..engine.pooling import as_tokens, pool
 from ..engine.preparation import ImagesLike, prepare_pair
 from ..engine.results import POOLED, dataset_of, model_name, provenance, require_word, variable
+from ..engine.standard_errors import jackknife
 from ..engine.stream import Statistic, Totals, evaluate
 from .cka import LEAST_EXAMPLES, names_of_layers, sides, varying_layers
 from .measures import (

@@ -22,6 +22,7 @@ from vit_tf.checkpoints.weight_maps import (
     measured_as_module,
 )
 from vit_tf.common.names import lookup
+from vit_tf.data.preprocessing import TIMM_ASPECTS, crop_and_aspect, crop_fraction
 
 # Names of transformers' `ACT2FN`, and the forms that they stand for.
 GELUS = {
@@ -264,9 +265,9 @@ FILTERS = {2: "bilinear", 3: "bicubic"}
 DEFAULTS = {
     "ViT": {"resample": 2, "do_center_crop": False},
     "DeiT": {"resample": 3, "do_center_crop": True},
-    "Bit": {"resample": 3, "do_center_crop": True},
+    "Bit": {"resample": 3, "do_center_crop": True, "default_to_square": False},
     "Siglip": {"resample": 3, "do_center_crop": False},
-    "CLIP": {"resample": 3, "do_center_crop": True},
+    "CLIP": {"resample": 3, "do_center_crop": True, "default_to_square": False},
     "Beit": {"resample": 3, "do_center_crop": True},
     "DINOv3ViT": {"resample": 2, "do_center_crop": False},
 }
@@ -300,7 +301,7 @@ PROCESSORS: dict[str, tuple[str, dict[str, Any] | None]] = {
 def preprocessing_from_config(
     folder: Folder, image_shape: tuple, any_size: bool, options: LoadOptions
 ) -> dict:
-    """dict of a `Conversion`'s `values`, `interpolation`, `crop`, `crop_rounding` and `size`."""
+    """The fields of a `Conversion` that describe its images, such as `values` and `crop`."""
     kind = folder.config.get("model_type")
     if options.preprocessing is not None:
         return {}
@@ -314,7 +315,7 @@ def preprocessing_from_config(
             )
         return images
     fields = _fields(folder.processor, folder)
-    size, crop = _size(fields)
+    size, crop_and_aspect = _size(fields)
     if size != tuple(image_shape[:2]) and not any_size:
         raise ValueError(
             f"Expected the image size in preprocessor_config.json to be {tuple(image_shape[:2])}, "
@@ -325,8 +326,9 @@ def preprocessing_from_config(
     resample = lookup(
         "resample", resample if isinstance(resample, int) else repr(resample), FILTERS
     )
-    images = {"values": _values(fields, image_shape[2]), "interpolation": resample, "crop": crop}
-    return images | {"crop_rounding": "even" if crop is None else "down", "size": size}
+    rounding = "even" if crop_and_aspect["crop"] is None else "down"
+    images = {"values": _values(fields, image_shape[2]), "interpolation": resample, "size": size}
+    return images | {"crop_rounding": rounding, **crop_and_aspect}
 
 
 def processor_size(
@@ -346,24 +348,25 @@ def _fields(fields: dict, folder: Folder) -> dict:
     return DEFAULTS.get(stem, {}) | {k: v for k, v in fields.items() if v is not None}
 
 
-def _size(fields: dict) -> tuple[tuple[int, int], float | None]:
-    """(height, width) of the images, and the crop of a `Preprocessing`."""
+def _size(fields: dict) -> tuple[tuple[int, int], dict[str, Any]]:
+    """(height, width) of the images, and the crop and the aspect of a `Preprocessing`."""
     size, cropped = fields.get("size"), fields.get("do_center_crop")
     target = _pair(fields.get("crop_size"))
     edge = size.get("shortest_edge") if isinstance(size, dict) else size
     pair = _pair(size)
+    aspect = None
     if pair is not None and pair[0] == pair[1]:
         edge = pair[0]
+        # A single number is the length of both sides, or of the shorter one.
+        is_square = isinstance(size, dict) or fields.get("default_to_square", True)
+        aspect = "squeeze" if is_square else None
     if fields.get("do_resize", True) is True:
         if cropped is False and pair is not None:
-            return pair, None
+            return pair, crop_and_aspect(1.0, "squeeze")
         if cropped is True and target is not None and type(edge) is int:
             side = min(target)
             if side <= edge < LARGEST:
-                # The crop of which `floor(side / crop)` is the edge.
-                share = side / edge
-                is_exact = math.floor(side / share) == edge
-                return target, share if is_exact else math.nextafter(share, 0)
+                return target, crop_and_aspect(crop_fraction(side, edge), aspect)
     received = {k: fields.get(k) for k in ("do_resize", "size", "do_center_crop", "crop_size")}
     raise ValueError(
         f"Expected a preprocessor_config.json that resizes images to a height and width, or "
@@ -415,24 +418,22 @@ def numbers(fields: dict, name: str, channels: int) -> tuple[float, ...]:
 
 def lookup_filter(fields: dict) -> str:
     """The interpolation of a configuration of timm or open_clip."""
-    filters = {name: name for name in FILTERS.values()}
+    filters = {name: name for name in FILTERS.values()} | {"lanczos": "lanczos3"}
     return lookup("interpolation", str(fields.get("interpolation")), filters)
 
 
 def timm_preprocessing(config: dict, channels: int) -> dict:
-    """Mean, std, interpolation and crop in the `pretrained_cfg` of timm's `config.json`."""
+    """Mean, std, interpolation, crop and aspect in the `pretrained_cfg` of timm's `config.json`."""
     fields = config["pretrained_cfg"]
-    crop = fields.get("crop_pct")
-    known_mode = fields.get("crop_mode", "center") in ("center", "squash")
-    if not _is_number(crop) or not 0 < crop <= 1 or not known_mode:
+    crop, mode = fields.get("crop_pct"), fields.get("crop_mode", "center")
+    if not _is_number(crop) or not 0 < crop <= 1 or mode not in TIMM_ASPECTS:
         raise ValueError(
             "Expected pretrained_cfg in config.json to have crop_pct in (0, 1] and crop_mode "
-            "'center' or 'squash'. "
-            f"Received: crop_pct={crop!r}, crop_mode={fields.get('crop_mode')!r}"
+            f"'center' or 'squash'. Received: crop_pct={crop!r}, crop_mode={mode!r}"
         )
     mean, std = (numbers(fields, name, channels) for name in ("mean", "std"))
     return {
         "values": {"mean": mean, "std": std},
         "interpolation": lookup_filter(fields),
-        "crop": None if fields.get("crop_mode") == "squash" else float(crop),
+        **crop_and_aspect(float(crop), TIMM_ASPECTS[mode]),
     }

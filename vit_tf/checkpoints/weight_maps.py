@@ -164,6 +164,7 @@ class Conversion:
     any_size: bool = False  # whether images may be of any size
     class_names: tuple | None = None  # of the file's head
     crop_rounding: str = "even"
+    aspect: str | None = None
     size: tuple | None = None  # (height, width) to open it at; None for that of its file
 
 

@@ -32,6 +32,7 @@ from vit_tf.data.known_forms import (
     LABEL_KEYS,
     Examples,
     channels_last,
+    has_channels_first,
     in_known_form,
     is_pillow,
     key_of,
@@ -451,8 +452,8 @@ def _require_preprocessing(preprocessing: Prepares | None) -> Prepares:
     if preprocessing is None:
         raise ValueError(
             "The model does not declare its preprocessing, which files and 8-bit images need: "
-            "set model.preprocessing = vit_tf.Preprocessing(...), or pass preprocessing= to "
-            "vit_tf.torch_features. Or pass float arrays with the values that the model expects."
+            "set model.preprocessing = vit_tf.Preprocessing(...), or pass float arrays with the "
+            "values that the model expects."
         )
     return preprocessing
 
@@ -464,6 +465,9 @@ def _from_dataset(
     require_finite_length(dataset)  # here, as some measurements read all labels or scores first
     changed = _with_known_rank(_as_pair(dataset))
     shape = _image_spec(changed).shape
+    if shape.rank == 4 and has_channels_first(shape):
+        changed = _map_images(changed, lambda images: tf.transpose(images, (0, 2, 3, 1)))
+        shape = _image_spec(changed).shape
     is_single = shape.rank == 3 and shape[2] in (*CHANNELS, None)
     # Single images are prepared before they are batched, as they may differ in size.
     is_raw = _image_spec(changed).dtype.is_integer and (is_single or shape.rank == 4)

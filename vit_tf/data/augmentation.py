@@ -80,7 +80,9 @@ def augment(
     Raises:
         ValueError: if an argument is out of range, or if the data are not batches of (images,
             labels).
-        tf.errors.InvalidArgumentError: during iteration, if a label is outside [0, num_classes).
+        tf.errors.InvalidArgumentError: during iteration, if a label is outside [0, num_classes), or
+            if images for RandAugment or `layers` are not in [-1, 1], such as those in [0, 1] with a
+            black pixel in their batch.
     """
     _check(dataset, mixup, cutmix, shift, crop)
     mixing_layers = [layer.name for layer in layers if type(layer).__name__ in MIXERS]
@@ -103,6 +105,7 @@ def augment(
     def apply(batch: tuple, seed: tf.Tensor) -> tuple:
         images, labels, *weights = batch
         labels = _one_hot(labels, num_classes)
+        images = _require_common_range(images) if strengthen or layers else images
         images = random_shift(images, shift, seed) if shift else images
         images = random_crop(images, crop, seed) if crop else images
         images = random_flip(images, seed) if flip else images
@@ -125,6 +128,22 @@ def augment(
         return seeded.map(apply, num_parallel_calls=calls).prefetch(tf.data.AUTOTUNE)
 
     return ResumableDataset.from_sources(make, dataset, seeds_of_batches(seed))
+
+
+def _require_common_range(images: tf.Tensor) -> tf.Tensor:
+    """Images in [-1, 1], of which levels from 0 to 255 are made; an error in the graph for others.
+
+    Images in [0, 1] are among them, but their smallest value is 0 wherever a pixel is black. In
+    [-1, 1], 0 is no level of 8 bits, and the smallest value of a batch is below it.
+    """
+    least, most = tf.reduce_min(images), tf.reduce_max(images)
+    is_common = (least >= -1.001) & (most <= 1.001) & tf.not_equal(least, 0.0)
+    shown = [tf.strings.as_string(end, shortest=True) for end in (least, most)]
+    expected = "Expected images in [-1, 1] for RandAugment and layers, augmented before another "
+    words = [expected + "scaling. Received: values from ", shown[0], " to ", shown[1]]
+    check = tf.debugging.Assert(is_common | tf.equal(least, most), [tf.strings.join(words)])
+    with tf.control_dependencies([check]):
+        return tf.identity(images)
 
 
 # Methods by which the layers of Keras and KerasCV transform labels.

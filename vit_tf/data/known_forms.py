@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 # The keys of images and of labels in dicts, as Keras, Hugging Face, TFDS and webdataset name them.
-IMAGE_KEYS = ("image", "images", "img", "pixel_values", "x", "jpg", "png")
+IMAGE_KEYS = ("image", "images", "img", "pixel_values", "x", "jpg", "png", "path", "file")
 LABEL_KEYS = ("label", "labels", "y", "cls", "target")
 
 
@@ -66,7 +66,7 @@ def _from_list(images: list) -> Any:
     if all(isinstance(x, Mapping) for x in images):
         rows = cast(list[Mapping], images)
         return in_known_form({key: [row[key] for row in rows] for key in keys_of(rows[0]) if key})
-    if all(isinstance(x, tuple) for x in images):
+    if all(isinstance(x, tuple) or _is_pair(x) for x in images):
         alone, *others = zip(*images, strict=True)
         return in_known_form((list(alone), *map(np.array, others)))
     # Nested lists of numbers.
@@ -75,6 +75,12 @@ def _from_list(images: list) -> Any:
         is_8_bit = array.dtype.kind == "i" and array.min() >= 0 and array.max() <= 255
         return array.astype(np.uint8 if is_8_bit else np.float32)
     return list(map(in_known_form, images)) if all(hasattr(x, "detach") for x in images) else images
+
+
+def _is_pair(values: Any) -> bool:
+    """Whether this is a list of an image, which is no list, and of its label."""
+    is_list = isinstance(values, list) and len(values) == 2
+    return is_list and not isinstance(values[0], list | int | float)
 
 
 class Examples:
@@ -166,9 +172,15 @@ def _is_stored(values: Any) -> bool:
 
 def channels_last(array: np.ndarray) -> np.ndarray:
     """Images (..., height, width, channel), also where their channels come first."""
-    channels, *size = array.shape[-3:]
-    is_first = channels in CHANNELS and size[-1] not in CHANNELS and channels < min(size)
-    return np.moveaxis(array, -3, -1) if is_first else array
+    return np.moveaxis(array, -3, -1) if has_channels_first(array.shape) else array
+
+
+def has_channels_first(shape: Sequence[int | None]) -> bool:
+    """Whether this is the shape of images (..., channel, height, width)."""
+    channels, height, width = shape[-3:]
+    if channels not in CHANNELS or width in CHANNELS or height is None or width is None:
+        return False
+    return channels < min(height, width)
 
 
 def _from_torch(values: Any) -> Any:

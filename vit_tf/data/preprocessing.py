@@ -1,5 +1,6 @@
 """What a model expects of its images: their size and values, and the checks of both."""
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,10 +22,13 @@ INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos3", "lanczos5")
 # The words that fields of `Preprocessing` may be.
 WORDS = {
     "interpolation": INTERPOLATIONS,
-    "aspect": (None, "crop", "pad"),
+    "aspect": (None, "crop", "pad", "squeeze"),
     "channel_order": ("rgb", "bgr"),
     "crop_rounding": ("even", "down"),
 }
+# How timm's crop modes make images of another aspect ratio fit, as `Preprocessing.aspect`. Its mode
+# "border" pads with the mean of the images, which no `Preprocessing` does.
+TIMM_ASPECTS = {"center": None, "squash": "squeeze"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,8 @@ class Preprocessing:
             layers of Keras and KerasHub do not antialias by default.
         aspect: how images get the aspect ratio of `size` before they are resized, as in
             `keras.layers.Resizing`. `"crop"` cuts out the centre of the image. `"pad"` adds black
-            on both sides. None omits this step. The argument `crop` applies afterwards.
+            on both sides. `"squeeze"` changes the aspect ratio of what is shown, also where the
+            image is cropped. None omits this step. The argument `crop` applies afterwards.
 
     Raises:
         ValueError: if a value is out of its range.
@@ -175,8 +180,9 @@ class Preprocessing:
         size = "any size" if self.size is None else f"{self.size[0]} x {self.size[1]} pixels"
         order = "" if self.channel_order == "rgb" else ", blue first"
         crop = "" if self.crop is None else f", centre crop of {self.crop:g}"
-        aspects = {None: "", "crop": ", cropped to fit", "pad": ", padded to fit"}
-        return f"{size}{aspects[self.aspect]}{crop}, values in {interval(*self.value_range)}{order}"
+        aspects = {"crop": ", cropped to fit", "pad": ", padded to fit", "squeeze": ", squeezed"}
+        aspect = aspects.get(self.aspect or "", "")
+        return f"{size}{aspect}{crop}, values in {interval(*self.value_range)}{order}"
 
     def __call__(self, images: Any) -> np.ndarray:
         """An image or a batch of images as the model expects it.
@@ -237,6 +243,18 @@ class JointPreprocessing:
         return [cast(tuple[int, int], part.size) for part in self.parts]  # each part has a size
 
 
+def crop_fraction(side: int, edge: int) -> float:
+    """The `crop` that resizes the shorter side of an image to `edge` and keeps `side` of it."""
+    fraction = side / edge
+    return fraction if math.floor(side / fraction) == edge else math.nextafter(fraction, 0)
+
+
+def crop_and_aspect(crop: float, aspect: str | None) -> dict[str, Any]:
+    """The fields of a `Preprocessing`, neither of which squeezes an image without a crop."""
+    is_squeezed = aspect == "squeeze" and crop == 1
+    return {"crop": None if is_squeezed else crop, "aspect": None if is_squeezed else aspect}
+
+
 def interval(low: Any, high: Any) -> str:
     """A range of values as text: `"[0, 255]"`, and of channels that differ the widest."""
     return f"[{np.min(low):.4g}, {np.max(high):.4g}]"
@@ -259,6 +277,8 @@ def check_dtype(features: Any, dtype: str) -> None:
     if "int" not in dtype or takes_integers or (inputs and "int" in str(inputs[0].dtype)):
         return
     words = f"in {interval(*expected)}" if expected else "in the range that the model expects"
+    if (origin := getattr(features, "preprocessing_origin", "")).startswith("unknown;"):
+        words += f" (the preprocessing is {origin})"
     raise ValueError(
         f"Expected float images {words}. To pass integers, set model.preprocessing = "
         "vit_tf.Preprocessing.from_range((height, width), low, high), with num_channels=1 for "

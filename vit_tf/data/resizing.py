@@ -29,7 +29,7 @@ def resize_image(image: tf.Tensor, size: tuple, preprocessing: Preprocessing) ->
     if tuple(image.shape[-3:-1]) == size and preprocessing.crop in (None, 1):
         return image
     batch = image if image.shape.rank == 4 else tf.expand_dims(image, 0)
-    if preprocessing.aspect is not None:
+    if preprocessing.aspect in ("crop", "pad"):
         batch = _in_aspect(batch, size, preprocessing.aspect)
     if preprocessing.crop is None:
         resized = _squeeze(batch, size, preprocessing)
@@ -116,7 +116,10 @@ def _scale_and_translate(
 def _centre(
     images: tf.Tensor, size: tuple[int, int], preprocessing: Preprocessing, crop: float
 ) -> tf.Tensor:
-    """The centre of images whose shorter side becomes `floor(size / crop)`, as torchvision's."""
+    """The centre of images whose shorter side becomes `floor(size / crop)`, as torchvision's.
+
+    With the aspect "squeeze", both sides do.
+    """
     native_size = tf.shape(images)[1:3]
     least = tf.constant([math.floor(side / crop) for side in size])
     # In a square size the shorter side decides, in others the one that covers least.
@@ -126,6 +129,8 @@ def _centre(
         tf.stack([least[0], least[0] * native_size[1] // native_size[0]]),
         tf.stack([least[1] * native_size[0] // native_size[1], least[1]]),
     )
+    if preprocessing.aspect == "squeeze":
+        resized = least
     half = {"even": tf.round, "down": tf.floor}[preprocessing.crop_rounding]
     start = half(tf.cast(resized - tf.constant(size), tf.float32) / 2)
     if preprocessing.interpolation == "nearest":

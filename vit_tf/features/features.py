@@ -198,8 +198,19 @@ class Features(abc.ABC):
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """`Preprocessing` from 8-bit images to the model's input: `facts.preprocessing`."""
+        """`Preprocessing` from 8-bit images to the model's input: `facts.preprocessing`.
+
+        If it is unknown or wrong, set it, as for any model.
+        """
         return self.facts.preprocessing
+
+    @preprocessing.setter
+    def preprocessing(self, preprocessing: Preprocessing | None) -> None:
+        changed = self.with_facts(
+            preprocessing=preprocessing, preprocessing_origin="set by the model"
+        )
+        vars(self).clear()
+        vars(self).update(vars(changed))
 
     @property
     def identity(self) -> int:
@@ -369,7 +380,9 @@ def require_layers_of_kind(facts: ModelFacts, kind: str, block: str, detail: Det
     if not layers and kind != "scores":
         lacks = KINDS[kind].lacks
         unfit = unfit_attention(kind, facts.layers, facts.shapes, facts.grid)
-        reason = facts.reasons.get(lacks) or (unfit and f"it has no {unfit}; layers= selects some")
+        names = [lacks, *(["attention weights"] if "attention" in lacks else [])]
+        reason = next((facts.reasons[x] for x in names if x in facts.reasons), "")
+        reason = reason or (unfit and f"it has no {unfit}; layers= selects some")
         reason = reason or facts.reasons.get("layers", "specify layers=")
         raise ValueError(f"{lacks.capitalize()} not found in {facts.name!r}: {reason}")
     if kind != "scores":

@@ -16,13 +16,24 @@ CAFFE = {
     "std": (1 / 255,) * 3,
 }
 
-# Names that `keras.applications` gives its models, and what their `preprocess_input` makes.
+# Names that `keras.applications` gives its models, what their `preprocess_input` makes, and layers
+# of which each of them has one, which other models of such a name do not have.
 # MobileNetV3, EfficientNet and ConvNeXt rescale by themselves unless disabled.
 APPLICATIONS = {
-    r"resnet(50|101|152)|vgg(16|19)": (CAFFE, "bgr"),
-    r"densenet(121|169|201)|convnext_(tiny|small|base|large|xlarge)": (IMAGENET, "rgb"),
-    r"resnet(50|101|152)v2|mobilenet(v2)?_[\d.]+_\d+|MobileNetV3(Small|Large)|inception_v3|"
-    r"inception_resnet_v2|xception|NASNet|nasnet_(mobile|large)": (HALF, "rgb"),
+    r"resnet(50|101|152)|vgg(16|19)": (
+        *(CAFFE, "bgr"),
+        r"conv2_block1_1_conv|res2a_branch2a|block1_conv2",
+    ),
+    r"densenet(121|169|201)|convnext_(tiny|small|base|large|xlarge)": (
+        *(IMAGENET, "rgb"),
+        r"conv2_block1_0_bn|convnext_\w+_stage_0_block_0_depthwise_conv",
+    ),
+    r"resnet(50|101|152)v2|mobilenet(v2)?_[\d.]+_(\d+|None)|MobileNetV3(Small|Large)|inception_v3|"
+    r"inception_resnet_v2|xception|NASNet|nasnet_(mobile|large)": (
+        *(HALF, "rgb"),
+        r"conv2_block1_preact_bn|conv_dw_1|expanded_conv_depthwise|mixed0|mixed_5b|"
+        r"block2_sepconv1|stem_conv1",
+    ),
 }
 # Classes of KerasHub's backbones, and how the images of their public weights are normalised.
 BACKBONES = {
@@ -81,11 +92,13 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
         # The number of channels is known wherever the first layers have been run.
         of_range = Preprocessing.from_range(size, *values, cast(int, channels), **how)
         return of_range, "found from its first layers"
+    reason = "unknown"
     for part in around:
-        of_family = _from_family(part, size)
+        of_family, origin = _from_family(part, size)
         if of_family is not None and of_family.num_channels == channels:
-            return replace(of_family, **how), f"known of {part.name}"
-    return None, "unknown"
+            return replace(of_family, **how), origin
+        reason = origin if reason == "unknown" else reason
+    return None, reason
 
 
 def _from_converter(
@@ -116,16 +129,22 @@ def _from_converter(
     )
 
 
-def _from_family(model: keras.Model, size: tuple[int, int] | None) -> Preprocessing | None:
-    """The `Preprocessing` of a family of models, or None."""
-    for names, (values, order) in APPLICATIONS.items():
+def _from_family(
+    model: keras.Model, size: tuple[int, int] | None
+) -> tuple[Preprocessing | None, str]:
+    """(The `Preprocessing` of a family of models, or None, and the reason in words)."""
+    for names, (values, order, layer_names) in APPLICATIONS.items():
         if re.fullmatch(names, model.name):
-            return Preprocessing(size, **values, channel_order=order)
+            paths = [path.split("/")[-1] for path, _ in recorder.named_layers(model)]
+            if not any(re.fullmatch(layer_names, name) for name in paths):
+                other = f"{model.name!r} has other layers than that of keras.applications"
+                return None, f"unknown; {other}"
+            return Preprocessing(size, **values, channel_order=order), f"known of {model.name}"
     if type(model).__module__.startswith("keras_hub."):
         for kinds, values in BACKBONES.items():
             if re.fullmatch(f"({kinds})(Backbone|VisionEncoder)", type(model).__name__):
-                return Preprocessing(size, **values)
-    return None
+                return Preprocessing(size, **values), f"known of {model.name}"
+    return None, "unknown"
 
 
 class _Reached(BaseException):

@@ -21,7 +21,7 @@ Detail: TypeAlias = str | int | None
 
 # What a call's `detail` can ask for, where layers are chosen among the representations.
 DETAILS = {
-    "blocks": "outputs of blocks, without the final norm and what is pooled",
+    "blocks": "embedding and outputs of blocks, without the final norm and what is pooled",
     "grid": "blocks whose tokens or positions lie on the grid of the last",
     "lower": "lower half of the blocks",
     "middle": "the block at half depth",

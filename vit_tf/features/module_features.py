@@ -16,7 +16,6 @@ from vit_tf.common.names import format_list, lookup, match
 from vit_tf.data.preprocessing import require_images
 from vit_tf.features.features import Features, ModelFacts, Runs, Taps, cannot_be_split
 from vit_tf.torch_models.execution import (
-    EMBEDDING,
     LOCK,
     OUTPUT,
     SCORES,
@@ -32,11 +31,13 @@ from vit_tf.torch_models.module import (
     as_array,
     is_inside_a_module,
 )
+from vit_tf.torch_models.structure import EMBEDDING
 from vit_tf.torch_models.traced import TracedModule
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+SAME = 1e-4  # difference of equal scores, relative to the largest
 IMAGES = "images"  # what the first values are computed from
 MODEL_VALUES = (EMBEDDING, SCORES, OUTPUT)  # names that patterns do not fit by chance
 CONTAINERS = ("ModuleList", "ModuleDict")  # which have no forward pass of their own
@@ -120,8 +121,13 @@ class TorchFeatures(Features):
         last = [layer for layer in taps if layer != scores][-1]
         image_shape = self.model.image_shape
         layers = self.layers(image_shape)
-        names = list(dict.fromkeys(layers.values()))
-        if self._direct_sources(layers[scores], image_shape, names) != [layers[last]]:
+        # Of other images, the values of the last layer must give the same scores.
+        noise = np.random.default_rng(0).uniform(-1, 1, (2, *image_shape)).astype(np.float32)
+        values = self.model.values(noise, [layers[last], layers[scores]])
+        edited = {layers[last]: values[layers[last]]}
+        (repeated,) = self.model.values(0 * noise, [layers[scores]], edited).values()
+        tolerance = SAME * np.abs(repeated).max()
+        if not np.allclose(repeated, values[layers[scores]], atol=tolerance, equal_nan=True):
             raise cannot_be_split(self.name)
 
         def head(values: tf.Tensor) -> tf.Tensor:

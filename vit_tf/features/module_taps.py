@@ -15,9 +15,9 @@ from vit_tf.features.module_features import input_shape_of, select_layers
 from vit_tf.features.structure import MAX_LAYERS, ModelGraph, spread
 from vit_tf.features.tokens import TokenGrid
 from vit_tf.torch_models import expectations
-from vit_tf.torch_models.execution import EMBEDDING, OUTPUT, SCORES
+from vit_tf.torch_models.execution import OUTPUT, SCORES
 from vit_tf.torch_models.module import TorchModule, Trace
-from vit_tf.torch_models.structure import is_inside
+from vit_tf.torch_models.structure import EMBEDDING, is_inside
 from vit_tf.torch_models.traced import TracedModule, as_model
 
 SITES = ("attention", "mlp")
@@ -76,10 +76,14 @@ class ModuleTaps:
             reasons["layers"] = (
                 "PyTorch does not show the layers of torch.jit.script: measure the module itself"
             )
+        if between := self.trace.channel_attention:
+            reasons["attention weights"] = (
+                f"{format_list(between)} attend between channels, not between tokens"
+            )
         if changed := self.trace.changed_weights:
             reasons["attention weights"] = (
                 f"{format_list(changed)} change the softmax before it weights the values, as "
-                "talking heads do, so its values are not the weights of one head"
+                "talking heads and attention sinks do"
             )
         return ModelFacts(
             name=self.model.name,
@@ -99,8 +103,11 @@ class ModuleTaps:
     def class_scores(self, layer: str) -> ClassScores:
         """A layer as the class scores, whose kind is that of what the module ends in."""
         ending = self.trace.ending if layer == SCORES else ""
-        is_known = ending in [*ScoreKind]
-        return ClassScores(layer, ScoreKind(ending) if is_known else ScoreKind.SOFTMAX)
+        if ending in ("", "linear"):
+            ending = expectations.declared_score_kind(self.model.module)
+        return ClassScores(
+            layer, ScoreKind(ending) if ending in [*ScoreKind] else ScoreKind.SOFTMAX
+        )
 
     @property
     def vectors(self) -> dict[str, str]:

@@ -17,6 +17,8 @@ LOGITS, LOG_ODDS = "/logits", "/log_odds"
 # What TensorFlow calls operations that do not change what scores are.
 PASSED = ("Identity", "Cast", "StopGradient")
 ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
+# Operations that leave probabilities in their order, with positive constants beside them.
+RESCALING = ("Mul", "RealDiv", "AddV2", "ClipByValue", "Maximum", "Minimum", "Log", "Rint")
 # What TensorFlow calls the operations behind a kernel: its bias, its scale, a mean over positions.
 BEHIND_KERNELS = ("BiasAdd", "AddV2", "Sub", "Mul", "RealDiv", "Reshape", "Squeeze", "Mean")
 # Operations whose results are no scores of classes where nothing with a kernel comes after them.
@@ -172,9 +174,21 @@ def _tap_of(source: tuple[str, int, str] | None) -> str:
 def find_activation(tensor: Tensor) -> tuple[str, Any]:
     """The softmax or sigmoid that computes a tensor of a TensorFlow graph, and its argument.
 
-    `""` and None for a tensor of another operation, and outside of a graph.
+    Its probabilities may be scaled, clipped or logarithms. `""` and None for a tensor of another
+    operation, and outside of a graph.
     """
+    import tensorflow as tf
+
     operation = operation_of(tensor)
+    while operation is not None and operation.type in RESCALING:
+        numbers = [tf.get_static_value(x) for x in operation.inputs]
+        sources = [x for x, n in zip(operation.inputs, numbers, strict=True) if n is None]
+        is_positive = all(n is None or np.min(n) >= 0 for n in numbers)
+        # A division by probabilities reverses their order.
+        is_divisor = operation.type == "RealDiv" and numbers[0] is not None
+        if len(sources) != 1 or not is_positive or is_divisor:
+            break
+        operation = operation_of(sources[0])
     if operation is None or operation.type not in ACTIVATIONS:
         return "", None
     return ACTIVATIONS[operation.type], operation.inputs[0]

@@ -13,8 +13,12 @@ import numpy as np
 from vit_tf.common.backend import Tensor, require_tensorflow_or_jax
 from vit_tf.common.names import as_image_shape, as_names, lookup
 from vit_tf.data.preprocessing import Preprocessing, fix_image_shape
+from vit_tf.features.recorder import named_layers
 from vit_tf.features.tokens import TokenGrid, prefix_names
 from vit_tf.torch_models import is_torch_module
+
+# What a user sets on a model of another package, for the measurements.
+DECLARED = ("preprocessing", "class_names", "num_classes", "token_grid", "pooled_tokens")
 
 
 class VisionModel(keras.Model):
@@ -244,7 +248,9 @@ def zero_head(num_classes: int, name: str = "head") -> keras.layers.Dense:
 def reinitialize(model: Any, seed: int = 0) -> Any:
     """A randomly initialized copy of a model, for use as an untrained baseline.
 
-    The global random state does not change. If a layer of another package has an initializer with
+    The copy of a Keras model keeps statistics of the data, which a layer such as `Normalization`
+    has from its method `adapt`, and what is set on the model, such as `preprocessing`. The global
+    random state does not change. If a layer of another package has an initializer with
     its own seed, it keeps this seed.
 
     Args:
@@ -278,4 +284,14 @@ def reinitialize(model: Any, seed: int = 0) -> Any:
             untrained.build_from_config(model.get_build_config())
     finally:
         random.setstate(state)
+    # Statistics of the data, such as those of an adapted `Normalization`, are no trained weights.
+    for (_, layer), (_, copy) in zip(named_layers(model), named_layers(untrained), strict=True):
+        if hasattr(layer, "adapt") and layer.weights:
+            statistics: dict[str, Any] = {}
+            layer.save_own_variables(statistics)
+            copy.load_own_variables(statistics)
+    # What a user has set on a model of another package is not in its configuration.
+    for name in DECLARED:
+        if hasattr(model, name) and not hasattr(untrained, name):
+            setattr(untrained, name, getattr(model, name))
     return untrained

@@ -1,18 +1,23 @@
-"""Which axis of a PyTorch tensor holds channels: followed from operation to operation."""
+"""Which axes of a PyTorch tensor hold channels, and what is attention, followed while it runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 
-# The axis of channels of a tensor, from 0; attention weights have none. A softmax may be written as
-# exponentials that are divided by their totals over the last axis.
-WEIGHTS, EXPONENTIALS, TOTALS = "weights", "exponentials", "totals"
-Label = int | str | None
-ATTRIBUTE = "_vit_tf_axis"  # of tensors that are made while a module is traced
+# Labels of tensors: the axes over which channels are spread, such as those of heads and of channels
+# of a head; or what attention computes instead. Scores are products of queries and keys, and their
+# softmax over the last axis is the weights. A softmax may be written as exponentials that are
+# divided by their totals. Covariances of channels are sums over tokens, as in cross-covariance
+# attention.
+SCORES, EXPONENTIALS, TOTALS, WEIGHTS = "scores", "exponentials", "totals", "weights"
+COVARIANCES, CHANNEL_WEIGHTS = "covariances", "channel weights"
+Label = tuple[int, ...] | str | None
+# Attributes of tensors that are made while a module is traced.
+ATTRIBUTE, FOLDED = "_vit_tf_axes", "_vit_tf_folded_heads"
 
 CHANNELS_SECOND = (
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
@@ -26,8 +31,10 @@ PRODUCTS = (
     *("scaled_dot_product_attention",),
 )
 RESHAPING = ("reshape", "view", "flatten", "unflatten", "reshape_as", "view_as", "_unsafe_view")
+CONCATENATIONS = ("cat", "concat", "concatenate")
 DIVISIONS = ("div", "div_", "divide", "__truediv__", "__itruediv__", "true_divide")
 TRANSPOSING = ("transpose", "transpose_", "swapaxes", "swapdims", "mT", "mH", "T", "H", "t")
+MOVING = ("permute", *TRANSPOSING, "movedim", "moveaxis", "unbind", "select")
 REDUCING = (
     *("mean", "sum", "amax", "amin", "max", "min", "prod", "std", "var", "norm", "logsumexp"),
     *("argmax", "argmin", "median", "all", "any"),
@@ -36,8 +43,26 @@ REDUCING = (
 
 def label_of(tensor: torch.Tensor) -> Label:
     """What is known about the axes of a tensor."""
-    label = getattr(tensor, ATTRIBUTE, None)
-    return None if isinstance(label, int) and label >= tensor.dim() else label
+    return getattr(tensor, ATTRIBUTE, None)
+
+
+def channel_axis(tensor: torch.Tensor) -> int | None:
+    """The axis of channels of a tensor, from 0; None if it is unknown or if there are several."""
+    label = label_of(tensor)
+    return label[0] if isinstance(label, tuple) and len(label) == 1 else None
+
+
+class FoldedHeads(NamedTuple):
+    """Heads that share an axis with examples or windows."""
+
+    axis: int
+    count: int
+    are_last: bool  # whether the heads of one example are next to each other
+
+
+def folded_heads(tensor: torch.Tensor) -> FoldedHeads | None:
+    """The heads that are folded into another axis of a tensor; None if none are known to be."""
+    return getattr(tensor, FOLDED, None)
 
 
 def set_label(tensor: Any, label: Label) -> None:
@@ -64,97 +89,175 @@ def propagate(func: Callable, args: Sequence, kwargs: dict, result: Any) -> None
         name = getattr(getattr(func, "__self__", None), "__name__", "")
     sources = tensors_in([*args, *kwargs.values()])
     for output in tensors_in([result]) if not isinstance(result, tuple) else tensors_in(result):
-        set_label(output, _label(name, args, kwargs, sources, output))
+        if output.dim():
+            set_label(output, _label(func, name, args, kwargs, sources, output))
+            if sources:
+                folded = _folded_heads(func, name, args, kwargs, sources, output)
+                setattr(output, FOLDED, folded)
 
 
 def _label(
-    name: str, args: Sequence, kwargs: dict, sources: list[torch.Tensor], output: torch.Tensor
+    func: Callable,
+    name: str,
+    args: Sequence,
+    kwargs: dict,
+    sources: list[torch.Tensor],
+    output: torch.Tensor,
 ) -> Label:
     """The label of one output of an operation."""
     rank = output.dim()
+    labels = [label for x in sources if (label := label_of(x)) is not None]
+    if labels and isinstance(labels[0], str) and name not in PRODUCTS:
+        return _label_in_attention(name, args, kwargs, labels, sources, output)
     if name in CHANNELS_SECOND or "_pool" in name or name in ("interpolate", "boolean_dispatch"):
-        return 1 if rank > 1 else None
+        return (1,) if rank > 1 else None
     normalized = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
     if name in CHANNELS_LAST or (name == "layer_norm" and len(tuple(normalized)) == 1):
         # A layer over tokens, as in a Mixer, leaves the channels where they are.
-        known = label_of(sources[0]) if sources[0].dim() == rank else None
-        return known if isinstance(known, int) else rank - 1
-    if name in ("softmax", "exp", "exp_"):
-        axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        same = (label_of(x) for x in sources if x.shape == output.shape)
-        if rank in (3, 4) and all(label is None for label in same):
-            if name != "softmax":
-                return EXPONENTIALS
-            if axis in (-1, rank - 1):
-                return WEIGHTS
-    labels = [label_of(x) for x in sources]
-    if name in DIVISIONS and labels == [EXPONENTIALS, TOTALS]:
-        return WEIGHTS
-    if labels == [EXPONENTIALS] and name == "sum":
-        axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        return TOTALS if axis in (-1, (-1,), [-1], sources[0].dim() - 1) else None
-    if labels == [TOTALS]:  # also with another shape, or with a small number added
-        return TOTALS
+        known = channel_axis(sources[0]) if sources[0].dim() == rank else None
+        return (rank - 1,) if known is None else (known,)
     if name in PRODUCTS:
         weight = next((x for x in sources[1:] if isinstance(x, torch.nn.Parameter)), None)
-        return rank - 1 if weight is not None and weight.dim() == 2 and rank > 1 else None
-    source = next((x for x in sources if label_of(x) is not None), None)
+        if weight is not None:
+            return (rank - 1,) if weight.dim() == 2 and rank > 1 else None
+        if len(sources) < 2 or any(isinstance(label, str) for label in labels):
+            return None
+        return SCORES if sums_channels(name, args, sources) else COVARIANCES
+    source = next((x for x in sources if isinstance(label_of(x), tuple)), None)
     if source is None:
         return None
-    axis = label_of(source)
-    if not isinstance(axis, int):
-        return axis if output.shape == source.shape else None
-    return _moved(name, args, kwargs, source, axis, output)
+    channels = {*cast(tuple, label_of(source))}
+    blocks = _moved_axes(func, name, args, kwargs, source, output)
+    return tuple(sorted(x for old, new in blocks if {*old} <= channels for x in new)) or None
 
 
-def _moved(
+def _folded_heads(
+    func: Callable,
+    name: str,
+    args: Sequence,
+    kwargs: dict,
+    sources: list[torch.Tensor],
+    output: torch.Tensor,
+) -> FoldedHeads | None:
+    """The heads that a reshape folds into another axis, or that its argument had there before."""
+    source = sources[1 if name == "baddbmm" else 0]
+    folded, label = folded_heads(source), label_of(source)
+    # Parts of one tensor, next to each other along the axis of examples.
+    stores = {x.untyped_storage().data_ptr() for x in sources}
+    if name in CONCATENATIONS and len(sources) > 1 == len(stores):
+        return FoldedHeads(0, len(sources), False) if _axis(args, kwargs) in (None, 0) else None
+    if name in PRODUCTS:
+        return folded if output.shape[:-2] == source.shape[:-2] else None
+    if folded is None and not (name in RESHAPING and isinstance(label, tuple)):
+        return None
+    for old, new in _moved_axes(func, name, args, kwargs, source, output):
+        if folded is not None and list(old) == [folded.axis] and len(new) == 1:
+            return folded._replace(axis=new[0])
+        heads = [axis for axis in old if isinstance(label, tuple) and axis in label]
+        if folded is None and len(new) == 1 and 0 < len(heads) < len(old):
+            return FoldedHeads(new[0], math.prod(source.shape[x] for x in heads), old[-1] in heads)
+    return None
+
+
+def _label_in_attention(
+    name: str,
+    args: Sequence,
+    kwargs: dict,
+    labels: Sequence[Label],
+    sources: list[torch.Tensor],
+    output: torch.Tensor,
+) -> Label:
+    """The label of what is computed from attention scores or weights."""
+    is_last = False
+    if name in ("softmax", "sum"):
+        is_last = _axis(args, kwargs) in (-1, (-1,), [-1], sources[0].dim() - 1)
+    if name == "softmax":
+        is_attention = is_last and output.dim() in (3, 4)
+        kinds = {SCORES: WEIGHTS, COVARIANCES: CHANNEL_WEIGHTS}
+        return kinds.get(str(labels[0])) if is_attention else None
+    if name in ("exp", "exp_") and labels[0] == SCORES:
+        return EXPONENTIALS
+    if name in DIVISIONS and labels == [EXPONENTIALS, TOTALS]:
+        return WEIGHTS
+    if name == "sum" and labels == [EXPONENTIALS]:
+        return TOTALS if is_last else None
+    # Scores may be scaled, masked, split into windows or mixed between heads, and totals reshaped.
+    if labels[0] in (SCORES, COVARIANCES, TOTALS):
+        return labels[0]
+    is_mixed = name in (*CHANNELS_SECOND, *CHANNELS_LAST, *MOVING, "layer_norm")
+    return labels[0] if output.shape == sources[0].shape and not is_mixed else None
+
+
+def sums_channels(name: str, args: Sequence, sources: Sequence[torch.Tensor]) -> bool:
+    """Whether a product of two tensors may sum over channels, as that of queries and keys does."""
+    first = sources[1 if name == "baddbmm" else 0]
+    summed = {first.dim() - 1}
+    if name == "einsum" and isinstance(args[0], str):
+        terms, _, result = args[0].replace(" ", "").partition("->")
+        letters = terms.split(",")[0].rpartition("...")[2]
+        start = first.dim() - len(letters)
+        summed = {start + i for i, letter in enumerate(letters) if letter not in result}
+    axes = label_of(first)
+    return not isinstance(axes, tuple) or bool(summed & {*axes})
+
+
+# Axes before an operation and those after it that hold the same values.
+Block = tuple[Sequence[int], Sequence[int]]
+MARK = 1000  # size of the first axis of a tensor whose axes are followed by their sizes
+
+
+def _moved_axes(
+    func: Callable,
     name: str,
     args: Sequence,
     kwargs: dict,
     source: torch.Tensor,
-    axis: int,
     output: torch.Tensor,
-) -> Label:
-    """Where an operation moves the axis of channels of its argument."""
+) -> list[Block]:
+    """Where an operation moves the axes of its argument."""
     before, rank = source.dim(), output.dim()
-    if name == "permute":
-        order = args[1] if len(args) == 2 and not isinstance(args[1], int) else args[1:]
-        order = kwargs.get("dims", order)
-        return [x % before for x in order].index(axis)
-    if name in TRANSPOSING:
-        pair = args[1:3] if len(args) > 2 else (kwargs.get("dim0"), kwargs.get("dim1"))
-        dims = [dim for dim in pair if dim is not None]
-        first, second = (dim % before for dim in (dims if len(dims) == 2 else (-2, -1)))
-        return {first: second, second: first}.get(axis, axis)
-    if name in ("movedim", "moveaxis"):
-        marks = torch.empty(range(2, before + 2), device="meta")
-        moved = torch.movedim(marks, *args[1:], **kwargs)
-        return list(moved.shape).index(axis + 2)
-    if name in RESHAPING:
-        return reshaped(source.shape, axis, output.shape)
-    if name == "unsqueeze":
-        added = kwargs.get("dim", args[1] if len(args) > 1 else -1) % rank
-        return axis + (added <= axis)
-    if name in REDUCING and rank < before:
-        removed = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        removed = [removed] if isinstance(removed, int) else removed
-        if removed is None:
-            return None
-        removed = [x % before for x in removed]
-        return None if axis in removed else axis - sum(x < axis for x in removed)
+    if name in (*RESHAPING, "squeeze", "unsqueeze"):
+        return reshaped_axes(source.shape, output.shape)
+    is_reduced = name in REDUCING and rank < before
+    is_indexed = name == "__getitem__" and not _holds_tensors(args[1:])
+    if name in MOVING or is_reduced or is_indexed:
+        # The same operation on a tensor without values, whose axes differ in size.
+        marks = torch.empty([*range(MARK, MARK + before)], device="meta")
+        moved = marks.sum(_axis(args, kwargs)) if is_reduced else func(marks, *args[1:], **kwargs)
+        sizes = list((moved if isinstance(moved, torch.Tensor) else moved[0]).shape)
+        found = {axis: MARK + axis for axis in range(before) if MARK + axis in sizes}
+        if rank < before or len(found) == before:
+            return [([axis], [sizes.index(size)]) for axis, size in found.items()]
     if rank == before:
-        return axis
-    # An index or a stack: axes from the end keep their order where the channels are the last.
-    same_end = axis == before - 1 and rank and output.shape[-1] == source.shape[-1]
-    return rank - 1 if same_end else None
+        return [([axis], [axis]) for axis in range(rank)]
+    # A stack, or an index by tensors, leaves the last axis.
+    return [([before - 1], [rank - 1])] if output.shape[-1] == source.shape[-1] else []
 
 
-def reshaped(before: Sequence[int], axis: int, after: Sequence[int]) -> int | None:
-    """The axis that is still the same after a reshape: of equal size and number of values after."""
-    size, values_after = before[axis], math.prod(before[axis + 1 :])
-    fits = [
-        index
-        for index, length in enumerate(after)
-        if length == size and math.prod(after[index + 1 :]) == values_after
-    ]
-    return fits[0] if fits else None
+def _axis(args: Sequence, kwargs: dict) -> Any:
+    """The argument `dim` of an operation, often its second; None without one."""
+    return kwargs.get("dim", args[1] if len(args) > 1 else None)
+
+
+def _holds_tensors(values: Any) -> bool:
+    """Whether an index, or a part of it, is a tensor or a list."""
+    if isinstance(values, tuple):
+        return any(map(_holds_tensors, values))
+    return isinstance(values, torch.Tensor | list)
+
+
+def reshaped_axes(before: Sequence[int], after: Sequence[int]) -> list[Block]:
+    """The axes of which a reshape makes others, as the smallest blocks of as many values."""
+    old, new = ([axis for axis, size in enumerate(x) if size > 1] for x in (before, after))
+    blocks: list[Block] = []
+    while old and new:
+        left, right = [old.pop(0)], [new.pop(0)]
+        while (values := math.prod(before[x] for x in left)) != (
+            others := math.prod(after[x] for x in right)
+        ):
+            part, rest = (left, old) if values < others else (right, new)
+            if not rest:  # not a reshape, but another view of the memory
+                return []
+            part.append(rest.pop(0))
+        blocks.append((left, right))
+    return blocks

@@ -18,6 +18,7 @@ CONCATENATIONS = ("cat", "concat", "concatenate", "stack")
 JOINS = (*ADDITIONS, *CONCATENATIONS)
 KERNELS = ("linear", "conv1d", "conv2d", "conv3d", "multi_head_attention_forward")
 KERNELS += ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+COPIES = ("clone", "contiguous", "add", "__add__", "__radd__")
 ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
 ATTRIBUTE = "_vit_tf_value"  # of tensors that depend on the images: the number of their value
 
@@ -84,11 +85,13 @@ class Dataflow(TorchFunctionMode):
         self.operations: list[Operation] = []
         self.draws: dict[str, str] = {}
         self.may_shuffle = False
+        # Paths of submodules whose weights are between channels, as in cross-covariance attention.
+        self.channel_attention: list[str] = []
         self._stack, self._num_values, self._numbers = stack, 0, Counter()
         # From values that are views of others, such as their transposes, to these.
         self._viewed: dict[int, int] = {}
         setattr(images, ATTRIBUTE, 0)
-        axes.set_label(images, 1)
+        axes.set_label(images, (1,))
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -118,10 +121,15 @@ class Dataflow(TorchFunctionMode):
             self.may_shuffle |= not (is_noisy and outputs[0].shape == read[0].shape)
         if sources and outputs and not is_filled:
             is_product = any(isinstance(x, torch.nn.Parameter) and x.dim() > 1 for x in tensors)
-            has_kernel = name in KERNELS or (is_product and name in PRODUCTS)
-            is_softmax = name == "softmax" and outputs[0].dim() in (3, 4)
-            becomes_weights = axes.label_of(outputs[0]) == axes.WEIGHTS and not has_weights
-            attends = name in ATTENTION or is_softmax or becomes_weights
+            # Layers of quantized weights hold these as one object of PyTorch.
+            is_packed = any(isinstance(value, torch.ScriptObject) for value in args)
+            has_kernel = name in KERNELS or (is_product and name in PRODUCTS) or is_packed
+            label = axes.label_of(outputs[0])
+            becomes_weights = label == axes.WEIGHTS and not has_weights
+            if label == axes.CHANNEL_WEIGHTS and name == "softmax":
+                self.channel_attention.append(path)
+                becomes_weights = True
+            attends = name in ATTENTION or becomes_weights
             results = self._number(outputs)
             self.operations.append(
                 Operation(
@@ -132,7 +140,10 @@ class Dataflow(TorchFunctionMode):
             is_in_place = name.endswith("_") and not name.endswith("__")
             if len(read) == len(outputs) == 1 and not is_in_place:
                 same_size = read[0].numel() == outputs[0].numel()
-                if same_size and read[0].data_ptr() == outputs[0].data_ptr():
+                is_view = same_size and read[0].data_ptr() == outputs[0].data_ptr()
+                # sum([x, y]) begins with 0 + x.
+                is_copy = name in COPIES and torch.equal(read[0], outputs[0])
+                if is_view or is_copy:
                     self._viewed[results[0]] = self._viewed.get(sources[0], sources[0])
         return result
 

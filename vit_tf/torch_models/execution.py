@@ -19,16 +19,19 @@ from torch.overrides import TorchFunctionMode
 from vit_tf.common.names import are_named
 from vit_tf.torch_models import axes
 from vit_tf.torch_models.dataflow import JOINS
-from vit_tf.torch_models.structure import Site, Structure
+from vit_tf.torch_models.structure import EMBEDDING, Site, Structure
 
 Tensor = torch.Tensor
 # Takes the name of a value inside a module and the value; returns what the module goes on with.
 Watch = Callable[[str, Tensor], Tensor]
-# Names of what the first block is given, and of what the model returns.
-EMBEDDING, SCORES, OUTPUT = "embedding", "logits", "output"
+# Names of what the model returns.
+SCORES, OUTPUT = "logits", "output"
 # The operations at the end of a classifier that show what its scores are.
 ENDINGS = {"softmax": "softmax", "log_softmax": "softmax", "sigmoid": "sigmoids"}
-ENDINGS |= {"linear": "linear"}
+ENDINGS |= {"linear": "linear", "log_sigmoid": "sigmoids"}
+# Operations that leave probabilities in their order, with positive numbers as other arguments.
+RESCALING = ("mul", "__mul__", "__rmul__", "div", "true_divide", "__truediv__", "add", "__add__")
+RESCALING += ("__radd__", "clamp", "clamp_min", "clamp_max", "clip", "log", "round")
 MULTIPLICATIONS = ("matmul", "__matmul__", "bmm")
 # The fields of an output with several tensors that stand for it, best first.
 MAIN_FIELDS = ("logits", "last_hidden_state", "hidden_states", "image_embeds", "x", "out")
@@ -314,6 +317,12 @@ class Execution(TorchFunctionMode):
             result = func(*args, **kwargs)
         if name in ENDINGS and isinstance(result, Tensor) and result.dim() == 2:
             self._ending = result, args[0] if args else kwargs["input"], ENDINGS[name]
+        elif name in RESCALING and self._ending and self._ending[2] != "linear":
+            probabilities, *others = args
+            numbers = [*others, *kwargs.values()]
+            is_ordered = all(isinstance(x, int | float) and x >= 0 for x in numbers)
+            if probabilities is self._ending[0] and is_ordered:
+                self._ending = result, *self._ending[1:]
         axes.propagate(func, args, kwargs, result)
         return result
 
@@ -343,18 +352,25 @@ class Execution(TorchFunctionMode):
             else:
                 scores = scores + attn_mask
         weights = F.dropout(torch.softmax(scores, dim=-1), dropout_p, training=True)
-        weights = self._attention("weights", weights)
-        return self._attention("heads", weights.to(value.dtype) @ value)
+        heads = axes.folded_heads(query)
+        weights = self._attention("weights", weights, heads)
+        return self._attention("heads", weights.to(value.dtype) @ value, heads)
 
     def _apply_weights(self, func: Callable, weights: Tensor, value: Tensor, **kwargs: Any) -> Any:
-        weights = self._attention("weights", weights)
-        return self._attention("heads", func(weights, value, **kwargs))
+        heads = axes.folded_heads(weights)
+        weights = self._attention("weights", weights, heads)
+        return self._attention("heads", func(weights, value, **kwargs), heads)
 
-    def _attention(self, what: str, value: Tensor) -> Tensor:
+    def _attention(self, what: str, value: Tensor, heads: axes.FoldedHeads | None) -> Tensor:
         """The weights or the outputs of heads; an axis of heads is split from that of examples."""
         shape, size = value.shape, self._batch_size
-        by_head = value
-        if value.dim() == 3 and size and shape[0] % size == 0:
+        by_head, is_swapped = value, False
+        if value.dim() == 3 and heads is not None and heads.axis == 0:
+            is_swapped = not heads.are_last
+            sizes = (-1, heads.count) if heads.are_last else (heads.count, -1)
+            by_head = value.reshape(*sizes, *shape[1:])
+            by_head = by_head.transpose(0, 1) if is_swapped else by_head
+        elif value.dim() == 3 and size and shape[0] % size == 0:
             by_head = value.reshape(size, -1, *shape[1:])
         path = self._stack[-1] if self._stack else ""
         # Not a softmax or dropout inside the submodule that attends.
@@ -364,11 +380,15 @@ class Execution(TorchFunctionMode):
         site = path if block is None else f"{block}/attention"
         self.attending.add(path)
         result = self.named(f"{site}/{what}", by_head)
-        return value if result is by_head else result.reshape(shape)
+        if result is by_head:
+            return value
+        return (result.transpose(0, 1) if is_swapped else result).reshape(shape)
 
     def _join(self, func: Callable, args: tuple, kwargs: dict, site: Site) -> Tensor:
         """Names a sum or concatenation that ends a block, and the terms of a sum."""
-        if site.skip is not None and len(args) == 2 and not kwargs:
+        if site.skip is not None and len(args) == 2:
+            if factor := kwargs.get("alpha"):  # torch.add(x, y, alpha=a) adds a y
+                func, args, kwargs = torch.add, (args[0], factor * args[1]), {}
             ends = ("skip", "branch") if site.skip == 0 else ("branch", "skip")
             # The skip is named first, as in a block.
             order = sorted(zip(ends, (0, 1), strict=True), reverse=True)

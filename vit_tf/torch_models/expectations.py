@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from vit_tf.data.preprocessing import CLIP, HALF, IMAGENET, Preprocessing
+from vit_tf.common.names import format_list
+from vit_tf.data.preprocessing import (
+    CLIP,
+    HALF,
+    IMAGENET,
+    INTERPOLATIONS,
+    TIMM_ASPECTS,
+    Preprocessing,
+    crop_and_aspect,
+    crop_fraction,
+)
+from vit_tf.torch_models.image_processors import default_processor, measure_preprocessing
 
 # Sides of images on which a module that does not specify any is tried, in pixels.
 SIDES = (224, 32, 64, 256, 128, 384, 28, 96, 448, 512)
@@ -21,6 +32,7 @@ SIZE_ATTRIBUTES = ("img_size", "image_size")
 CROPPED = {**IMAGENET, "interpolation": "bicubic", "crop": 224 / 256}
 SHORTER_SIDE = {**CLIP, "interpolation": "bicubic", "crop": 1.0}
 SQUEEZED = {**HALF, "interpolation": "bicubic", "crop": None}
+BLUE_FIRST = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "channel_order": "bgr", "crop": 256 / 288}
 OF_IMAGENET = "convnext convnextv2 cvt efficientformer focalnet hiera levit poolformer pvt pvt_v2"
 OF_IMAGENET += " regnet resnet segformer swiftformer swin swinv2 van vit_msn"
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -28,13 +40,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("clip", "metaclip_2"), SHORTER_SIDE),
     "siglip": SQUEEZED,
     **dict.fromkeys(OF_IMAGENET.split(), IMAGENET),
-    **dict.fromkeys(("data2vec-vision", "dpt", "mobilenet_v1", "mobilenet_v2"), HALF),
-    # Their processors do not normalize.
-    "mobilevit": {},
-    "mobilevitv2": {},
+    **dict.fromkeys(("dpt", "mobilenet_v1", "mobilenet_v2"), HALF),
+    "data2vec-vision": SQUEEZED,
+    **dict.fromkeys(("mobilevit", "mobilevitv2"), BLUE_FIRST),
 }
-# Filters of Pillow, by number and name.
-FILTERS = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
 
 
 def fixed_size(module: torch.nn.Module) -> tuple[int, int] | None:
@@ -79,7 +88,7 @@ def find_image_shape(model: Any) -> tuple[int, int, int]:
     """
     channels = num_image_channels(model.module)
     size: tuple[int, int] | None = fixed_size(model.module)
-    processed = processed_size(model.module)
+    processed = processed_size(model.module, channels)
     if size is None and (shape := pretrained_config(model.module).get("input_size")):
         size = shape[1], shape[2]
     # A size that the layers declare may be that of a table of positions, which is resized.
@@ -132,30 +141,80 @@ def find_preprocessing(
     if config := pretrained_config(module):
         if len(config.get("mean", ())) != channels:
             return None, f"unknown; its pretrained_cfg is not for {channels} channels"
-        crop = config.get("crop_pct") if config.get("crop_mode", "center") == "center" else None
-        filter_name = FILTERS.get(config.get("interpolation"), "bicubic")
-        images = Preprocessing(size, config["mean"], config["std"], filter_name, crop=crop)
+        mode, method = config.get("crop_mode") or "center", config.get("interpolation") or "bicubic"
+        method = {"lanczos": "lanczos3"}.get(method, method)
+        if mode not in TIMM_ASPECTS or method not in INTERPOLATIONS:
+            return None, (
+                "unknown; no vit_tf.Preprocessing does what its pretrained_cfg states: "
+                f"crop_mode={mode!r}, interpolation={method!r}"
+            )
+        how = crop_and_aspect(config.get("crop_pct") or 0.875, TIMM_ASPECTS[mode])
+        images = Preprocessing(size, config["mean"], config["std"], method, **how)
         return images, "set by its pretrained_cfg"
     if kind := _hugging_face_type(module):
         processor = stored_processor(module)
         if processor is not None:
-            fields = processor.to_dict()
-            return _of_fields(fields, image_shape), "set by its image processor"
-        if kind in FAMILIES and channels == 3:
-            processor = _default_processor(kind)
-            fields = processor.to_dict() if processor is not None else {}
-            family = FAMILIES[kind]
-            values = {f"image_{name}": family[name] for name in ("mean", "std") if family}
-            images = _of_fields(fields | values, image_shape)
-            if images is not None and "crop" in family:
-                images = replace(images, crop=family["crop"], interpolation="bicubic")
-            return images, f"known of released models of type {kind!r}"
-        return None, (
-            f"unknown; no image processor is stored with it, and models of type {kind!r} differ"
-        )
+            origin = "set by its image processor"
+        elif kind not in FAMILIES or channels != 3:
+            return None, (
+                f"unknown; no image processor is stored with it, and models of type {kind!r} differ"
+            )
+        else:
+            origin = f"known of released models of type {kind!r}"
+            if "crop" in FAMILIES[kind]:
+                return Preprocessing(size, **FAMILIES[kind], crop_rounding="down"), origin
+            processor = default_processor(kind, size[0], FAMILIES[kind])
+        images = measure_preprocessing(processor, channels)
+        if images is None:
+            return None, "unknown; its image processor does what no vit_tf.Preprocessing does"
+        return images if images.size is None else replace(images, size=size), origin
     if type(module).__module__.startswith("torchvision.") and channels == 3:
-        return Preprocessing(size, **IMAGENET, crop=0.875), "known of torchvision's weights"
+        images, origin = _torchvision_preprocessing(module)
+        return replace(images, size=size) if images else None, origin
     return None, "unknown"
+
+
+def _torchvision_preprocessing(module: torch.nn.Module) -> tuple[Preprocessing | None, str]:
+    """(What all weights of a torchvision module's architecture expect, or None, and the origin)."""
+    try:
+        from torchvision.models import get_model_builder, get_model_weights, list_models
+        from torchvision.transforms._presets import ImageClassification
+    except ImportError:  # before version 0.14
+        return None, "unknown; this version of torchvision does not list its weights"
+    own_file = type(module).__module__
+    names = [name for name in list_models() if get_model_builder(name).__module__ == own_file]
+    weights = [item for name in names for item in get_model_weights(name)]
+    # A module does not state its architecture, but the number of parameters below its classifier
+    # shows it.
+    linear = [layer for layer in module.modules() if isinstance(layer, torch.nn.Linear)]
+    classifier = linear[-1:]
+    num_inputs = sum(layer.in_features + 1 for layer in classifier)
+    num_parameters = sum(parameter.numel() for parameter in module.parameters()) - sum(
+        parameter.numel() for layer in classifier for parameter in layer.parameters()
+    )
+    weights = [
+        item
+        for item in weights
+        if item.meta["num_params"] == num_parameters + num_inputs * len(item.meta["categories"])
+    ] or weights
+    expected: set[Preprocessing | None] = set()
+    for transform in (item.transforms() for item in weights):
+        images = None
+        if type(transform) is ImageClassification:
+            (side,), (edge,) = transform.crop_size, transform.resize_size
+            images = Preprocessing(
+                (side, side), transform.mean, transform.std, transform.interpolation.value,
+                crop=crop_fraction(side, edge), antialias=transform.antialias,
+            )  # fmt: skip
+        expected.add(images)
+    if len(expected) == 1 and (images := expected.pop()):
+        return images, "known of torchvision's weights"
+    if None in expected:
+        return None, "unknown; its weights do what no vit_tf.Preprocessing does"
+    return None, (
+        "unknown; torchvision's weights of this architecture differ in it: "
+        f"{format_list([str(item) for item in weights])}"
+    )
 
 
 def _hugging_face_type(module: torch.nn.Module) -> str:
@@ -177,58 +236,20 @@ def stored_processor(module: torch.nn.Module) -> Any:
         return None
 
 
-def processed_size(module: torch.nn.Module) -> tuple[int, int] | None:
-    """(height, width) of the images that the stored processor of a module makes."""
-    processor = stored_processor(module)
-    fields = processor.to_dict() if processor is not None else {}
-    size = fields.get("size") or {}
-    if fields.get("do_center_crop") and fields.get("crop_size"):
-        size = fields["crop_size"]
-    side = size.get("shortest_edge") if fields.get("crop_pct") else None
-    height, width = size.get("height", side), size.get("width", side)
-    return None if height is None or width is None else (height, width)
+def processed_size(module: torch.nn.Module, channels: int) -> tuple[int, int] | None:
+    """(height, width) of what a module's stored processor or torchvision's weights make."""
+    images = None
+    if (processor := stored_processor(module)) is not None:
+        images = measure_preprocessing(processor, channels)
+    elif type(module).__module__.startswith("torchvision."):
+        images, _ = _torchvision_preprocessing(module)
+    return images.size if images else None
 
 
-def _of_fields(fields: dict, image_shape: tuple[int, int, int]) -> Preprocessing | None:
-    """The preprocessing that the fields of an image processor describe."""
-    mean, std = fields.get("image_mean"), fields.get("image_std")
-    if not fields.get("do_normalize", True) or (mean is None and "do_normalize" not in fields):
-        mean, std = (0.0,) * image_shape[2], (1.0,) * image_shape[2]
-    if mean is None or std is None or len(mean) != image_shape[2]:
-        return None
-    if not fields.get("do_rescale", True):
-        mean, std = (tuple((np.asarray(values) / 255).tolist()) for values in (mean, std))
-    interpolation = FILTERS.get(getattr(fields.get("resample"), "value", fields.get("resample")))
-    order = "bgr" if fields.get("do_flip_channel_order") else "rgb"
-    return Preprocessing(
-        image_shape[:2], mean, std, interpolation or "bilinear", channel_order=order,
-        crop=_crop(fields), crop_rounding="down",
-    )  # fmt: skip
-
-
-def _crop(fields: dict) -> float | None:
-    """The share of the shorter side that a processor keeps in the centre."""
-    size, crop = fields.get("size") or {}, fields.get("crop_size") or {}
-    if fields.get("crop_pct"):
-        return fields["crop_pct"]
-    if fields.get("do_center_crop") and "shortest_edge" in size and "height" in crop:
-        return min(1.0, crop["height"] / size["shortest_edge"])
-    return None
-
-
-def _default_processor(kind: str) -> Any:
-    """An image processor with the defaults of its class, for a type of models, or None."""
-    import transformers
-    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
-
-    names = IMAGE_PROCESSOR_MAPPING_NAMES.get(kind)
-    names = names.values() if isinstance(names, dict) else names or ()
-    for name in [name for name in names if name]:
-        try:
-            return getattr(transformers, name)()
-        except (AttributeError, ImportError):  # fast processors need torchvision
-            continue
-    return None
+def declared_score_kind(module: torch.nn.Module) -> str:
+    """The kind of class scores that a Hugging Face model's configuration declares, or ""."""
+    problem = getattr(getattr(module, "config", None), "problem_type", None)
+    return "sigmoids" if problem == "multi_label_classification" else ""
 
 
 def find_class_names(module: torch.nn.Module) -> tuple[str, ...]:

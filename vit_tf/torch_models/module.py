@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +17,6 @@ from vit_tf.common.names import format_list, is_part, last_part
 from vit_tf.torch_models import axes
 from vit_tf.torch_models.dataflow import Dataflow, value_of
 from vit_tf.torch_models.execution import (
-    EMBEDDING,
     LOCK,
     OUTPUT,
     SCORES,
@@ -32,7 +31,14 @@ from vit_tf.torch_models.expectations import (
     image_encoder_hint,
     num_image_channels,
 )
-from vit_tf.torch_models.structure import Call, Structure, adds_to_input, find_structure
+from vit_tf.torch_models.kept_traces import keep_trace
+from vit_tf.torch_models.structure import (
+    EMBEDDING,
+    Call,
+    Structure,
+    adds_to_input,
+    find_structure,
+)
 
 Array = np.ndarray
 BATCH_SIZES = (2, 3)  # of two runs, which show the axis of examples
@@ -66,6 +72,8 @@ class Trace:
     structure: Structure = field(default_factory=Structure)
     # Submodules whose softmax is changed before it weights the values, as by talking heads.
     changed_weights: tuple[str, ...] = ()
+    # Submodules whose weights are between channels, as in cross-covariance attention.
+    channel_attention: tuple[str, ...] = ()
     # From several vectors that the module returns, none of which is known to be the class scores,
     # to the names of the values that they are, "" for none.
     vectors: dict[str, str] = field(default_factory=dict)
@@ -104,7 +112,8 @@ class TorchModule:
         """What it computes for images of shape (height, width, channel)."""
         key = tuple(image_shape)
         if key not in self._traces:
-            self._traces[key] = _trace(self, key)
+            with LOCK:
+                self._traces[key] = keep_trace(self.module, key, partial(_trace, self, key))
             if draws := self._traces[key].structure.draws:
                 operations = [f"{name} in {p!r}" if p else name for name, p in draws.items()]
                 warnings.warn(
@@ -231,7 +240,7 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
             return value
 
         tensor = model.as_tensor(images[1])
-        axes.set_label(tensor, 1)  # the channels of images (example, channel, height, width)
+        axes.set_label(tensor, (1,))  # the channels of images (example, channel, height, width)
         paths = {path for path, _ in module.named_modules()}
         execution = Execution(module, watch, paths, structure, inside=True)
         execution.run(tensor)
@@ -242,8 +251,17 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
     }
     # A softmax may be a submodule of its own.
     read = execution.attending
-    changed = tuple(path for path in attending if not {path, path.rpartition(".")[0]} & read)
-    return Trace(layouts, classes, structure, changed, returned, execution.ending)
+    unread = [path for path in attending if not {path, path.rpartition(".")[0]} & read]
+    between_channels = tuple(path for path in unread if path in flow.channel_attention)
+    return Trace(
+        layouts,
+        classes,
+        structure,
+        changed_weights=tuple(path for path in unread if path not in between_channels),
+        channel_attention=between_channels,
+        vectors=returned,
+        ending=execution.ending,
+    )
 
 
 def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], Dataflow]:
@@ -324,14 +342,13 @@ def layout_of(
     has_examples = bool(example_axes) or (not is_comparable and value.shape[0] == BATCH_SIZES[1])
     # A submodule may be called "heads" too: its output has the axes of any other.
     end = last_part(name) if is_inside_a_module(name) else ""
-    label = axes.label_of(value)
+    channels = axes.channel_axis(value)
     if end == "heads":
         order = [0, 2, 1, 3]
-    elif end == "weights" or label == axes.WEIGHTS:
+    elif end == "weights" or axes.label_of(value) == axes.WEIGHTS:
         order = list(range(rank))
     else:
-        is_known = isinstance(label, int)
-        channels = label if is_known else _axis_of_channels(value.shape, image_shape)
+        channels = _axis_of_channels(value.shape, image_shape) if channels is None else channels
         order = [i for i in range(rank) if i not in (examples, channels)]
         order = [examples, *order, *([channels] if channels != examples else [])]
     shape = tuple(value.shape[i] for i in order[1:])

@@ -18,25 +18,25 @@ PASSING += ("alpha_dropout",)
 # Operations behind the kernel of class scores: a bias, a scale, a mean over positions, a softmax.
 BEHIND_KERNELS = (*PASSING, *ADDITIONS, "sub", "mul", "div", "__sub__", "__mul__", "__rmul__")
 BEHIND_KERNELS += ("__truediv__", "mean", "adaptive_avg_pool2d", "avg_pool2d", "__getitem__")
-BEHIND_KERNELS += ("softmax", "log_softmax", "sigmoid", "float", "to", "type", "transpose")
+BEHIND_KERNELS += ("softmax", "log_softmax", "sigmoid", "log_sigmoid", "float", "to", "type")
+BEHIND_KERNELS += ("transpose", "clamp", "clamp_min", "clamp_max", "clip", "log", "round")
 
-
+# The name of what the first block is given, where no submodule returns it.
+EMBEDDING = "embedding"
 # Modules of these packages return embeddings of images, which their last kernel projects.
 EMBEDDERS = re.compile(r"(open_clip|clip|transformers\.models\.\w*clip\w*)\.")
 
 
 @dataclass(frozen=True)
 class Site:
-    """The name of a sum or concatenation in a submodule's own code, and which term is the skip."""
+    """A sum or concatenation in a submodule's own code: the names of its terms and result.
+
+    The terms are `NAME/skip` and `NAME/branch` where `skip` is the position of the skip.
+    """
 
     name: str
-    is_sum: bool
-    skip: int | None
-
-    @property
-    def end(self) -> str:
-        """The name of the result."""
-        return f"{self.name}/{'sum' if self.is_sum else 'concatenation'}"
+    end: str  # the name of the result
+    skip: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Structure:
         parts: for a block of attention and an MLP, from names as in the models of this package,
             such as `attention/sum`, to the names of the values.
         entrance: path of the submodule whose input is the input of the first block.
-        embedding: the submodule whose output is the input of the first block, if no submodule takes
-            this input.
+        embedding: name of the value that is the input of the first block, if no submodule takes
+            this input: the output of a submodule or a sum or concatenation.
         final_norm: the normalization of tokens or maps after the last block.
         post_norm: blocks that return another value than their last sum, such as its normalization.
         passing: layers of a module without blocks that are not representations, because they return
@@ -233,7 +233,7 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
             block = of_group[-1].end
             ends[block], starts[block] = group[-1].last, group[0]
             attends = [join.attention is not None for join in group]
-            if attends == [True, False] and all(site.is_sum for site in of_group):
+            if attends == [True, False] and all(join.is_sum for join in group):
                 parts[block] = _parts(of_group, "", *_attention_of(group[0], of_owner, by_path))
     blocks = sorted(ends, key=ends.__getitem__)
     post_norm = {
@@ -247,13 +247,18 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
         repeated = max(kinds.values(), default=0)
         passing = frozenset(_passing(calls, flow))
         return replace(structure, passing=passing, num_repeated=repeated if repeated > 1 else 0)
-    # What the first block is given is the input of the submodule around it, or another's output.
+    # What the first block is given is the input of the submodule around it, or another's output,
+    # or a sum or concatenation in a submodule's own code.
     entrance, embedding = blocks[0].partition("@")[0], ""
     if (start := starts.get(blocks[0])) is not None:
         around = [c for c in calls if c.path and c.holds(start.first, start.last + 1)]
         entrance = next((c.path for c in around if c.source_value == start.source), None)
         returns = [c.path for c in calls if c.path and c.value == start.source]
         embedding = returns[-1] if returns and not entrance else ""
+        operation = flow.operations[single[start.source]] if start.source else None
+        if operation and operation.number and not entrance and not embedding:
+            embedding = EMBEDDING
+            sites[operation.path, operation.number] = Site(EMBEDDING, EMBEDDING)
     return replace(
         structure,
         blocks=tuple(blocks),
@@ -311,7 +316,7 @@ def _add_sums(
         num_mlps = sum(not count for count in num_attended[1:])
         mlp = f"/mlp{num_mlps + 1 if num_mlps else ''}" if num_attended else ""
         name = f"{path}/attention" if attends else f"{path}{mlp}"
-        of_block.append(Site(name, True, 0 if is_stream[0] else 1))
+        of_block.append(Site(name, f"{name}/sum", 0 if is_stream[0] else 1))
         # A sum that ends a block of its own keeps its name.
         sites.setdefault((operation.path, operation.number), of_block[-1])
         num_attended.append(attends)
@@ -363,7 +368,8 @@ def _add_site(join: Junction, sites: dict[tuple[str, int], Site]) -> Site:
     path = join.operation.path
     number = sum(other == path for other, _ in sites)
     name = f"{path}/{number:02d}" if path else f"{number:02d}"
-    site = Site(name, join.is_sum, join.skip)
+    end = f"{name}/sum" if join.is_sum else f"{name}/concatenation"
+    site = Site(name, end, join.skip)
     sites[path, join.operation.number] = site
     return site
 
@@ -372,10 +378,17 @@ def _attention_of(
     join: Junction, joins: Sequence[Junction], by_path: Mapping[str, Call]
 ) -> tuple[str, str]:
     """The submodule whose code attends on the paths of a join, and the number of its call."""
-    path = str(join.attention)
-    is_inside = path in by_path and isinstance(by_path[path].module, torch.nn.Softmax)
-    before = sum(other.attention == path and other.last <= join.last for other in joins)
-    return path.rpartition(".")[0] if is_inside else path, f"@{before}" if before > 1 else ""
+
+    def holder_of(path: str) -> str:
+        # A softmax may be a submodule, and what holds it may not run, as in a graph of torch.fx.
+        while path not in by_path or isinstance(by_path[path].module, torch.nn.Softmax):
+            path = path.rpartition(".")[0]
+        return path
+
+    before = [other.attention for other in joins if other.last <= join.last]
+    holders = [holder_of(path) for path in before if path is not None]
+    number = holders.count(holders[-1])
+    return holders[-1], f"@{number}" if number > 1 else ""
 
 
 def _parts(

@@ -60,12 +60,18 @@ def with_mistake(model):
         ({"name": "cka-{modle}"}, ("Figures 1 and B.1", "modle")),
         ({"title": "{models} of {whom}"}, ("Figures 1 and B.1", "whom")),
         ({"also": "V.77"}, ("Figures 1 and B.1", "'V.77'")),
+        ({"results": "ckka", "claims": [made()]}, ("result in results=", "'cka'", "ckka")),
     ],
 )
 def test_an_error_names_the_figure_or_the_claim(changes, words):
     with pytest.raises(ValueError, match=r"Unknown|Two") as error:
         check_figures([replace(PLAIN, **changes)])
     assert [word for word in words if word not in str(error.value)] == []
+
+
+def test_numbers_with_a_comma_are_an_error():
+    with pytest.raises(ValueError, match=r"Expected the numbers .* separated by spaces.*'1,2'"):
+        check_figures([replace(PLAIN, numbers="1,2")])
 
 
 def test_what_exists_twice_is_an_error():

@@ -22,7 +22,7 @@ from plot_results import results
 from vit_tf import analysis
 from vit_tf.analysis import plots
 from vit_tf.analysis.engine.results import ResultArray, as_result
-from vit_tf.analysis.plots.rule import find_plot
+from vit_tf.analysis.plots.rule import PLOTS, find_plot
 
 RESULTS = results()
 RESULTS["mean_distance"].name = "mean_distance"
@@ -131,6 +131,11 @@ def test_every_measurement_has_the_plot_of_its_name():
     assert not missing
 
 
+def test_every_public_plot_is_tested_on_a_result():
+    public = {name for name in PLOTS if f"plot_{name}" in plots.__all__}
+    assert public - {"probe_map"} <= set(RESULTS)  # `plot_probe_map` draws what `ridge_probe` does
+
+
 def test_the_cka_variable_of_a_result_is_drawn_alone():
     result = RESULTS["cka"]
     for draw in (analysis.plot, analysis.plots.plot_cka):
@@ -186,7 +191,7 @@ def test_results_that_plot_cannot_draw_are_described():
         (xr.DataArray([1.0], dims="layer", name="temperature"), "result of a measurement"),
         (xr.DataArray(np.eye(2), dims=("layer", "head")), "result of a measurement"),
         (xr.DataArray([1.0], dims="layer", name="attention_distance"), "result of a measurement"),
-        (xr.Dataset({"score": ("layer", [1.0])}), "result of a measurement"),
+        (xr.Dataset({"score": ("layer", [1.0])}), "has the attribute 'model'"),
         ([1], "result of a measurement.*list"),
         ({}, "at least one result"),
         ({"a": cka, "b": skips}, r"one measurement.*\['cka', 'skip_ratio'\]"),

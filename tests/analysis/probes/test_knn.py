@@ -8,6 +8,7 @@ from probe_data import POOL, as_images, batches, clouds, counted, sequences, vec
 
 from vit_tf import analysis
 from vit_tf.analysis.engine import one_pass, pooled_statistic
+from vit_tf.analysis.engine.pooling import Pooled
 from vit_tf.analysis.engine.results import unpack_correct
 from vit_tf.analysis.engine.stream import evaluate
 from vit_tf.analysis.probes import knn
@@ -243,11 +244,16 @@ def test_it_shares_a_pass_with_ridge_probes(rng):
     ],
 )
 def test_errors(rng, options, words):
+    """Of the measurement; its statistic, which other passes use, checks the votes as well."""
     settings = {"features": sequences, "k": (3,), "tokens": "all"} | options
     with pytest.raises(ValueError, match=words):
         analysis.knn_accuracy(
             settings.pop("features"), clouds(rng, 20), clouds(rng, 10), 7, **settings
         )
+    if options in ({"k": (0,)}, {"k": ()}, {"temperature": 0.0}):
+        tested = Pooled({"x": np.eye(2, dtype=np.float32)}, np.arange(2), None, 1)
+        with pytest.raises(ValueError, match=words):
+            analysis.knn_accuracy.statistic(sequences, tested, 7, **options)
 
 
 def test_one_image_of_zeros_is_refused_and_all_images_may_be_neighbours(rng):

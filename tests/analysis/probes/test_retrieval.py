@@ -6,6 +6,7 @@ import xarray as xr
 from probe_data import POOL, as_images, batches, sequences, vectors
 
 from vit_tf import analysis
+from vit_tf.analysis.engine.pooling import Pooled
 
 pytestmark = pytest.mark.usefixtures("without_graphs")
 
@@ -159,3 +160,6 @@ def test_errors(rng, change, words):
 def test_k_is_checked_before_anything_is_read():
     with pytest.raises(ValueError, match="every k"):
         analysis.retrieval(None, None, None, [], k=())
+    asked = Pooled({"x": np.eye(2, dtype=np.float32)}, np.arange(2), None, 1)
+    with pytest.raises(ValueError, match=r"every k.*\(5, 0\)"):
+        analysis.retrieval.statistic(sequences, asked, [{}] * 2, (5, 0))

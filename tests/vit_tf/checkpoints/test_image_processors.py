@@ -38,7 +38,8 @@ def read(processor, kind="vit", shape=(32, 32, 3), any_size=False, options=None)
     folder = SimpleNamespace(config={"model_type": kind}, processor=processor)
     images = preprocessing_from_config(folder, shape, any_size, options or LoadOptions())
     values, images = images["values"], {"crop_rounding": "even"} | images
-    how = {name: images[name] for name in ("interpolation", "crop", "crop_rounding")}
+    names = ("interpolation", "crop", "crop_rounding", "aspect")
+    how = {name: images[name] for name in names if name in images}
     return Preprocessing(shape[:2], values["mean"], values["std"], **how)
 
 
@@ -59,7 +60,7 @@ def read(processor, kind="vit", shape=(32, 32, 3), any_size=False, options=None)
 def test_pixels_are_those_of_the_processor(kind, options):
     """To one of 255 levels: Pillow rounds what is resized, and we do not.
 
-    DeiT's processor is shown a square. Half a pixel beside a crop is rounded down.
+    Half a pixel beside a crop is rounded down.
     """
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("torch", reason="torch is not installed")
@@ -67,8 +68,7 @@ def test_pixels_are_those_of_the_processor(kind, options):
     fields = processor.to_dict()
     size = fields.get("crop_size") or fields["size"]
     shape = (size["height"], size["width"], 3)
-    picture = load_sample_images().images[0]
-    picture = picture[:400, : 400 if kind.startswith("DeiT") else 600]
+    picture = load_sample_images().images[0][:400, :600]
     preprocessing = read(fields, shape=shape)
     expected = processor(picture, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
     scale = fields["rescale_factor"] * 255 / np.array(fields["image_std"])
@@ -98,7 +98,6 @@ def test_photographs_are_those_of_the_processor(kind, photographs, record_proper
     Where it shrinks bicubically, Pillow rounds and clips between the passes along rows and along
     columns: few numbers next to edges differ by more (of one photograph 1.6 %, of all together
     0.1 %), and none from Pillow's result for floats.
-    DeiT's and BEiT's are shown squares.
     """
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("torch", reason="torch is not installed")
@@ -109,9 +108,6 @@ def test_photographs_are_those_of_the_processor(kind, photographs, record_proper
     scale = fields["rescale_factor"] * 255 / np.array(fields["image_std"])
     worst, shares = 0.0, []
     for picture in photographs:
-        if kind in ("DeiT", "Beit"):
-            side = min(picture.shape[:2])
-            picture = picture[:side, :side]
         expected = processor(picture, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
         image = np.asarray(preprocessing(picture))
         difference = np.abs(image - expected) / (scale / 255)
@@ -146,7 +142,9 @@ def test_what_a_file_leaves_out_is_its_processors_default():
     cropped = short | {"crop_size": 28, "size": 32}
     deit = read(cropped, "deit", (28, 28, 3))
     expected = {"interpolation": "bicubic", "crop": 28 / 32, "crop_rounding": "down"}
-    assert deit == Preprocessing((28, 28), **expected)
+    assert deit == Preprocessing((28, 28), **expected, aspect="squeeze")
+    clip = read(cropped | {"image_processor_type": "CLIPImageProcessor"}, "clip", (28, 28, 3))
+    assert clip == Preprocessing((28, 28), **expected)
     with refuses("resample.*None"):
         read(short | {"do_center_crop": False}, "other")
     with refuses("'do_center_crop': None"):

@@ -247,6 +247,19 @@ def torchvision_centre(image, side, crop, method):
     return resized(image, size, method)[top : top + side, left : left + side]
 
 
+def test_squeezed_images_are_cropped_like_squares(rng):
+    """Both sides become `floor(side / crop)`, as with timm's crop mode "squash"."""
+    for crop, size in ((0.9, (24, 24)), (0.75, (24, 18)), (1.0, (24, 24))):
+        how = Preprocessing(size, interpolation="bicubic", crop=crop, aspect="squeeze")
+        larger = [math.floor(side / crop) for side in size]
+        top, left = (round((n - side) / 2) for n, side in zip(larger, size, strict=True))
+        for shape in ((61, 83), (20, 95)):
+            image = rng.integers(0, 256, (*shape, 3), np.uint8)
+            expected = resized(image, tuple(larger), "bicubic")
+            expected = expected[top : top + size[0], left : left + size[1]]
+            np.testing.assert_allclose(resize_image(image, size, how), expected, atol=0.01)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("crop", [0.875, 0.9, 1.0])
 def test_centre_crops_are_those_of_torchvision(rng, method, crop):

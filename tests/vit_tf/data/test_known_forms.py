@@ -4,6 +4,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import vit_tf
@@ -88,6 +89,7 @@ def test_labels_stay_with_their_images(is_large, monkeypatch, tmp_path):
             "a folder and labels": (tmp_path, LABELS),
             "h5py": (file["images"], file["labels"]),
             "stream": Stream(pairs()),
+            "lists of two": [[x, y] for x, y in pairs()],
             "channels first": Counted(zip(np.moveaxis(PIXELS, -1, 1), LABELS, strict=True)),
         }
         for name, form in forms.items():
@@ -116,6 +118,15 @@ def test_a_stream_is_read_once_for_a_measurement():
     data = Stream(pairs())
     analysis.cka(small_cnn(), data, layers=["a", "b"])
     assert data.passes == 2  # one of them for the first example
+
+
+def test_channels_of_a_data_set_that_come_first_are_moved():
+    for batches in (
+        tf.data.Dataset.from_tensor_slices(np.moveaxis(PIXELS, -1, 1)).batch(4),
+        tf.data.Dataset.from_tensor_slices(PIXELS).batch(4),
+    ):
+        read = np.concatenate(list(as_images(batches, LEVELS).as_numpy_iterator()))
+        np.testing.assert_array_equal(read, PIXELS)
 
 
 def test_grey_batches_of_a_loader_have_an_axis_of_channels():

@@ -100,7 +100,7 @@ def test_subclassed_and_nested_models_and_plain_arithmetic():
     assert find_preprocessing(nested)[0].value_range[1][0] == pytest.approx(255)
     divided = keras.Model(images, layers.Conv2D(4, 3)(images / 127.5 - 1.0))
     assert find_preprocessing(divided)[0].value_range[1][0] == pytest.approx(255)
-    bare = a_model(name="resnet50")
+    bare = a_model(layers.Conv2D(3, 1, name="conv2_block1_1_conv"), name="resnet50")
     prepared = keras.applications.resnet.preprocess_input(images)
     prepared_model = keras.Model(images, bare(prepared))
     assert find_preprocessing(prepared_model)[0] == Preprocessing.from_range((8, 8), 0, 255)
@@ -108,25 +108,44 @@ def test_subclassed_and_nested_models_and_plain_arithmetic():
     assert inside.channel_order == "bgr" and why == "known of resnet50"
 
 
+BUILDERS = {
+    "resnet": ["ResNet50", "ResNet101", "ResNet152"],
+    "vgg16": ["VGG16", "VGG19"],
+    "densenet": ["DenseNet121", "DenseNet169", "DenseNet201"],
+    "resnet_v2": ["ResNet50V2", "ResNet101V2", "ResNet152V2"],
+    "mobilenet": ["MobileNet"],
+    "mobilenet_v2": ["MobileNetV2"],
+    "inception_v3": ["InceptionV3"],
+    "inception_resnet_v2": ["InceptionResNetV2"],
+    "xception": ["Xception"],
+    "nasnet": ["NASNetMobile", "NASNetLarge"],
+}
+QUICK = ("VGG16", "VGG19", "MobileNet", "Xception")
+
+
 @pytest.mark.parametrize(
-    "module, names",
+    "module, builder",
     [
-        ("resnet", ["resnet50", "resnet101", "resnet152"]),
-        ("vgg16", ["vgg16", "vgg19"]),
-        ("densenet", ["densenet121", "densenet201"]),
-        ("resnet_v2", ["resnet50v2", "resnet152v2"]),
-        ("mobilenet_v2", ["mobilenet_1.00_224", "mobilenetv2_0.50_96"]),
-        ("inception_v3", ["inception_v3", "inception_resnet_v2"]),
-        ("xception", ["xception", "nasnet_mobile", "NASNet"]),
+        pytest.param(module, name, marks=() if name in QUICK else pytest.mark.slow)
+        for module, names in BUILDERS.items()
+        for name in names
     ],
 )
-def test_families_of_keras_applications_get_what_their_preprocessors_make(module, names, rng):
-    images = rng.integers(0, 256, (2, 8, 8, 3))
+def test_families_of_keras_applications_get_what_their_preprocessors_make(module, builder, rng):
+    images = rng.integers(0, 256, (2, 96, 96, 3))
     prepare = getattr(keras.applications, module).preprocess_input
-    for name in names:
-        actual, why = find_preprocessing(a_model(name=name))
-        assert why == f"known of {name}"
-        np.testing.assert_allclose(actual(images), prepare(images.astype("float32")), atol=1e-5)
+    size = (None, None, 3)  # NASNet takes none but its own size, or any
+    model = getattr(keras.applications, builder)(weights=None, include_top=False, input_shape=size)
+    actual, why = find_preprocessing(model)
+    assert why == f"known of {model.name}"
+    np.testing.assert_allclose(actual(images), prepare(images.astype("float32")), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vgg16", "densenet121", "inception_v3", "xception"])
+def test_other_models_of_such_a_name_are_not_taken_for_them(name):
+    preprocessing, why = find_preprocessing(a_model(layers.BatchNormalization(), name=name))
+    assert preprocessing is None
+    assert why == f"unknown; {name!r} has other layers than that of keras.applications"
 
 
 @pytest.mark.slow

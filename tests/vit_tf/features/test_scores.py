@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import vit_tf
+from vit_tf import analysis
 from vit_tf.features.scores import find_scores
 from vit_tf.features.submodels import with_class_scores
 
@@ -122,6 +123,35 @@ def test_scores_are_the_argument_of_the_softmax(name):
     np.testing.assert_allclose(softmax(z), np.exp(p) if name == "logarithms" else p, atol=2e-3)
     # Logarithms of probabilities would do for the line above: their exponentials have sum 1.
     assert abs(np.exp(z).sum(axis=1) - 1).max() > 1e-2
+
+
+# Ends that scale or clip probabilities, or take their logarithms.
+RESCALED = {
+    "percentages": lambda p: p * 100,
+    "factor first": lambda p: 100 * p,
+    "clipped": lambda p: ops.clip(p, 1e-7, 1 - 1e-7),
+    "logarithms": lambda p: ops.log(p + 1e-12),
+    "in a layer": layers.Lambda(lambda p: ops.maximum(p / 2, 1e-9)),
+}
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("name", RESCALED)
+def test_rescaled_probabilities_are_no_scores(name, activation):
+    model = functional(lambda x: RESCALED[name](layers.Activation(activation)(dense(4)(x))))
+    scores = find_scores(model)
+    assert (scores.tap, scores.activation) == ("head", activation)
+    logits = vit_tf.submodel(model, "head")(IMAGES)["head"]
+    probabilities = np.asarray(getattr(ops, activation)(logits))
+    found = analysis.predict(model, IMAGES, top=4).probability.values
+    np.testing.assert_allclose(found, -np.sort(-probabilities, axis=1), rtol=1e-5)
+
+
+def test_reversed_probabilities_are_not_taken_for_probabilities():
+    for end in (lambda p: p * -1.0, lambda p: 1.0 / p):
+        assert (
+            find_scores(functional(lambda x, end=end: end(dense(4, "softmax")(x)))).activation == ""
+        )
 
 
 @pytest.mark.parametrize("name", PLAIN)

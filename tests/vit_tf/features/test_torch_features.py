@@ -386,6 +386,42 @@ def test_each_class_of_sigmoids_has_its_own_probability_and_gradient():
         np.testing.assert_allclose(actual, sign * gradient.permute(0, 2, 3, 1), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda p: p * 100,
+        lambda p: 100 * p,
+        lambda p: torch.clamp(p, min=1e-7, max=1),
+        lambda p: (p + 1e-12).log(),
+    ],
+)
+def test_scores_are_those_before_rescaled_probabilities(kind, end):
+    probabilities = {"softmax": lambda z: z.softmax(-1), "sigmoid": torch.sigmoid}[kind]
+    assert_scored_by_logits(lambda z: end(probabilities(z)), probabilities)
+
+
+def test_scores_are_those_before_logarithms_of_sigmoids():
+    assert_scored_by_logits(nn.functional.logsigmoid, torch.sigmoid)
+
+
+def assert_scored_by_logits(end, probabilities):
+    class Classifier(nn.Sequential):
+        def forward(self, x):
+            return end(super().forward(x))
+
+    torch.manual_seed(0)
+    net = Classifier(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(560, 4))
+    images = as_torch(IMAGES).requires_grad_(True)
+    logits = nn.Sequential.forward(net, images)
+    expected = probabilities(logits).sort(dim=1, descending=True).values.detach()
+    found = analysis.predict(net, IMAGES, top=4).probability.values
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    (gradient,) = torch.autograd.grad(logits[:, 1].sum(), images)
+    actual = analysis.input_gradients(net, IMAGES, classes=[1]).values[:, 0]
+    np.testing.assert_allclose(actual, gradient.permute(0, 2, 3, 1), atol=1e-6)
+
+
 def test_probabilities_that_a_module_averages_are_no_logits():
     class Ensemble(nn.Module):
         def __init__(self):

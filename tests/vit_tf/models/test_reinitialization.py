@@ -44,6 +44,25 @@ def test_the_configuration_is_kept_and_the_weights_are_drawn_by_the_seed(model):
     np.testing.assert_array_equal(first(images), again(images))
 
 
+def test_statistics_of_data_and_what_is_set_on_a_model_are_kept(rng):
+    images = rng.uniform(0, 255, (20, 16, 16, 3)).astype("float32")
+    normalization = keras.layers.Normalization()
+    normalization.adapt(images)
+    inner = keras.Sequential([keras.Input((16, 16, 3)), normalization], name="inner")
+    conv = keras.layers.Conv2D(4, 3, name="conv")
+    model = keras.Sequential([keras.Input((16, 16, 3)), inner, conv])
+    model.preprocessing = vit_tf.Preprocessing.from_range((16, 16), 0, 255)
+    model.class_names = ("a", "b")
+    copy = vit_tf.reinitialize(model, 1)
+    assert copy.preprocessing == model.preprocessing and copy.class_names == ("a", "b")
+    mean, std = images.mean((0, 1, 2)), images.std((0, 1, 2))
+    kernel, bias = copy.get_layer("conv").get_weights()
+    assert not np.isclose(kernel, conv.kernel).any()
+    windows = np.lib.stride_tricks.sliding_window_view((images - mean) / std, (3, 3), (1, 2))
+    expected = np.einsum("nhwcij,ijco->nhwo", windows, kernel) + bias
+    np.testing.assert_allclose(copy(images), expected, atol=1e-3)
+
+
 def test_what_is_not_built_is_refused():
     for wrong in (keras.Sequential([keras.layers.Dense(3)]), "vit"):
         with pytest.raises(ValueError, match=r"Expected model to be a built keras.Model"):

@@ -316,3 +316,37 @@ def test_modules_of_video_are_refused_with_what_is_supported(rng):
     clips = rng.uniform(-1, 1, (4, 6, 16, 16, 3)).astype("float32")
     with pytest.raises(ValueError, match=r"video \(Conv3d\).*forward takes one image"):
         analysis.cka(model, clips)
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_the_head_of_a_quantized_module_is_applied_to_each_layer(rng):
+    """Class scores of the module, and of its own norm and head on each block, by hand."""
+    images = rng.uniform(-1, 1, (6, 32, 32, 3)).astype("float32")
+    whole = randomized(AnySize((8, 8)))
+    model = torch.ao.quantization.quantize_dynamic(whole, {nn.Linear}, dtype=torch.qint8)
+    lens, scores = analysis.logit_lens(model, images), {}
+    with torch.no_grad():
+        x = model.patch(as_torch(images)).flatten(2).transpose(1, 2)
+        for number, block in enumerate(model.blocks):
+            x = block(x)
+            scores[f"block{number:02d}/mlp/sum"] = model.head(model.norm(x).mean(1)).numpy()
+        last = model(as_torch(images)).softmax(-1).numpy()
+    for layer, expected in scores.items():
+        np.testing.assert_allclose(lens.sel(layer=layer), expected, atol=1e-5)
+    found = analysis.predict(model, images).probability
+    np.testing.assert_allclose(found, -np.sort(-last), atol=1e-5)
+
+
+class TwoLayers(AnySize):
+    """A ViT whose head also reads the patches."""
+
+    def forward(self, x):
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        return self.head(self.norm(self.blocks(x)).mean(1) + x.mean(1))
+
+
+def test_scores_of_two_layers_are_not_those_of_the_last(rng):
+    images = rng.uniform(-1, 1, (4, 32, 32, 3)).astype("float32")
+    with pytest.raises(ValueError, match="'TwoLayers' cannot be split"):
+        analysis.logit_lens(randomized(TwoLayers((8, 8))), images)

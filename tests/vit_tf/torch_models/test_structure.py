@@ -59,10 +59,8 @@ class Attention(nn.Module):
         self.attend, self.out = nn.Softmax(-1), nn.Linear(WIDTH, WIDTH)
 
     def weights(self, x):
-        q, k, v = (
-            part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for part in self.qkv(self.norm(x)).chunk(3, -1)
-        )
+        parts = self.qkv(self.norm(x)).unflatten(-1, (3, HEADS, WIDTH // HEADS))
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
         return self.attend(q @ k.transpose(-1, -2) * (WIDTH // HEADS) ** -0.5), v
 
     def forward(self, x):
@@ -108,7 +106,7 @@ class PairedViT(nn.Module):
 
     def embed(self, x):
         x = self.patches(x).flatten(2).transpose(1, 2)
-        return torch.cat([self.cls.expand(len(x), 1, WIDTH), x], 1) + self.positions
+        return torch.cat([self.cls.expand(x.shape[0], 1, WIDTH), x], 1) + self.positions
 
     def forward(self, x):
         holder = self.transformer if hasattr(self, "transformer") else self
@@ -181,9 +179,28 @@ def test_sums_in_the_code_of_the_whole_model(images):
     model = randomized(PairedViT(is_flat=True))
     expected, read = by_hand(model, images), layers_read(model, images)
     ends = [f"block{i:02d}/mlp/sum" for i in range(DEPTH)]
-    assert list(read) == [*ends, "norm"]  # no submodule is given, or returns, the embedding
+    assert list(read) == ["embedding", *ends, "norm"]
     for name in read:
         np.testing.assert_allclose(read[name], expected[name], atol=1e-6)
+    # Without the embedding, the class token alone goes on.
+    edit = {"embedding": vit_tf.edits.zero}
+    edited = vit_tf.intervene(model, edit, "logits")(images)["logits"]
+    zeros = torch.zeros(len(images), 17, WIDTH)
+    with torch.no_grad():
+        logits = model.head(Transformer.forward(model, zeros)[:, 0])
+    np.testing.assert_allclose(edited, logits, atol=1e-6)
+
+
+def test_the_graph_of_a_module_is_read_as_the_module_itself(images):
+    """Submodules that a graph of torch.fx inlines are not called; values by the module's hooks."""
+    model = randomized(CallingViT())
+    graph = torch.fx.symbolic_trace(model)
+    expected, read = by_hand(model, images), layers_read(graph, images)
+    assert list(read) == list(layers_read(model, images))
+    values = vit_tf.submodel(graph, "embedding", "block*", "norm")(images)
+    assert {*values} >= {*expected}
+    for name in expected:
+        np.testing.assert_allclose(values[name], expected[name], atol=1e-6)
 
 
 class Dense(nn.Module):

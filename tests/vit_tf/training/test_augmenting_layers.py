@@ -148,3 +148,23 @@ def test_backbones_of_keras_cv_are_measured_as_any_keras_model():
     np.testing.assert_allclose(
         np.asarray(features(images.astype("float32"))[blocks[-1]]), own, atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    "options", [{"rand_augment": True, "shift": 1}, {"layers": [layers.Identity()]}]
+)
+def test_ranges_that_are_not_that_of_levels_are_refused(options):
+    """Levels of 8 bits in usual ranges, also where no image of the batch is dark."""
+    levels = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3))
+    bright = np.maximum(levels, 128)
+    levels[3, 5, 5] = 0
+
+    def augment(images):
+        pairs = tf.data.Dataset.from_tensors((images.astype("float32"), np.arange(8) % 2))
+        return next(iter(data.augment(pairs, 2, **options)))
+
+    for images in (levels / 127.5 - 1, bright / 127.5 - 1, 0 * levels):
+        assert np.isfinite(augment(images)[0]).all()
+    for images in (levels / 255, levels.astype(float), (levels / 255 - 0.485) / 0.229):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"Expected images in \[-1, 1\]"):
+            augment(images)

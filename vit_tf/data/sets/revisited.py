@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -165,26 +166,17 @@ def crop(image: np.ndarray, box: np.ndarray, path: str) -> np.ndarray:
     return image[top:bottom, left:right]
 
 
-# What NumPy writes for arrays and numbers, and Python 2 for bytes.
-NAMED = {
-    "numpy._core.multiarray._reconstruct",
-    "numpy._core.multiarray.scalar",
-    "numpy._core.numeric._frombuffer",
-    "numpy.ndarray",
-    "numpy.dtype",
-    "_codecs.encode",
-    "__builtin__.bytes",
-}
-
-
 def load_plain_pickle(path: str | os.PathLike) -> Any:
-    """Reads a pickle of numbers, texts, lists and arrays that Python 2 or 3 wrote.
+    """Reads a pickle of numbers, texts, lists and arrays of numbers that Python 2 or 3 wrote.
 
-    A pickle is a program that calls what it names. Here it can name nothing but `NAMED`.
+    A pickle is a program that calls what it names. Here it can name nothing but `NAMED`, in which
+    no function or type of NumPy is its own: a pickle that changes a dtype could turn bytes of the
+    file into addresses of objects.
     """
     try:
         # Python 2 wrote the bytes of arrays as text, which only this encoding gives back.
-        return _Unpickler(io.BytesIO(Path(path).read_bytes()), encoding="latin1").load()
+        content = _Unpickler(io.BytesIO(Path(path).read_bytes()), encoding="latin1").load()
+        return _with_arrays(content)
     except Exception as error:  # a corrupt pickle makes the unpickler raise anything
         raise ValueError(
             "Expected a pickle of dicts, lists, text, numbers and NumPy arrays. "
@@ -192,12 +184,58 @@ def load_plain_pickle(path: str | os.PathLike) -> Any:
         ) from error
 
 
+class _Dtype:
+    """A dtype of numbers, of which a pickle sets the order of bytes alone."""
+
+    def __init__(self, code: str, *_: Any) -> None:
+        if not re.fullmatch(r"[biuf]\d+", code):
+            raise ValueError(f"an array of type {code!r}")
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: tuple) -> None:
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _Array:
+    """An array as a pickle fills it; its `values` are set by its state."""
+
+    def __setstate__(self, state: tuple) -> None:
+        _, shape, kind, is_fortran, data = state
+        self.values = _array_of_bytes(data, kind, shape, "F" if is_fortran else "C")
+
+
+def _array_of_bytes(data: Any, kind: _Dtype, shape: tuple, order: Any = "C") -> np.ndarray:
+    """An array of the bytes of its numbers, which Python 2 wrote as text."""
+    encoded = data.encode("latin1") if isinstance(data, str) else bytes(data)
+    return np.frombuffer(encoded, kind.dtype).reshape(shape, order=order).copy(order)
+
+
+# What NumPy writes for arrays and numbers, and Python 2 for bytes.
+NAMED = {
+    "numpy._core.multiarray._reconstruct": Constructor(lambda kind, shape, code: _Array()),
+    "numpy._core.multiarray.scalar": Constructor(lambda kind, x: _array_of_bytes(x, kind, ())[()]),
+    "numpy._core.numeric._frombuffer": Constructor(_array_of_bytes),
+    "numpy.ndarray": _Array,
+    "numpy.dtype": _Dtype,
+    "_codecs.encode": Constructor(lambda text, encoding: text.encode("latin1")),
+    "__builtin__.bytes": Constructor(bytes),
+}
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """What NumPy writes for arrays and numbers; an error for other names."""
+        """What takes the place of what NumPy writes; an error for other names."""
         # NumPy 2 renamed the package that older files name.
-        module = module.replace("numpy.core.", "numpy._core.")
-        if f"{module}.{name}" not in NAMED:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}")
-        named = super().find_class(module, name)
-        return named if isinstance(named, type) else Constructor(named)
+        named = f"{module.replace('numpy.core.', 'numpy._core.')}.{name}"
+        if named not in NAMED:
+            raise pickle.UnpicklingError(f"it refers to {named}")
+        return NAMED[named]
+
+
+def _with_arrays(content: Any) -> Any:
+    """The content of a pickle with the arrays that it has filled."""
+    if isinstance(content, dict):
+        return {key: _with_arrays(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return type(content)(map(_with_arrays, content))
+    return content.values if isinstance(content, _Array) else content

@@ -143,6 +143,30 @@ def test_a_pickle_cannot_change_what_it_names(tmp_path):
     refused(path, b"\x80\x04\x8c\x02os\x8c\x0bpath.exists\x93.", "it refers to os.path.exists")
 
 
+def test_dtypes_that_a_pickle_forges_are_refused(tmp_path):
+    """Objects whose addresses would be bytes of the file, also inside of a structure of numbers."""
+    path, head = tmp_path / "gnd.pkl", GLOBALS["reconstruct"] + b"(" + GLOBALS["ndarray"]
+    head += python2((0,)) + python2("b") + b"tR"
+
+    def array(dtype, data):
+        return head + b"(" + python2(1) + python2((1,)) + dtype + python2(False) + data + b"tb."
+
+    objects = GLOBALS["dtype"] + python2(("O8", 0, 1)) + b"R"
+    refused(path, array(objects, python2("A" * 8)), "an array of type 'O8'")
+    refused(path, pickle.dumps(np.array([{"a": 1}], object)), "an array of type 'O8'")
+    # A structure of 8 bytes, with a field of objects that its flags do not admit.
+    state = b"(" + python2(3) + python2("|") + b"N(" + python2("a") + b"t"
+    state += b"}(" + python2("a") + b"(" + objects + python2(0) + b"tu"
+    state += python2(8) + python2(8) + python2(0) + b"t"
+    structure = GLOBALS["dtype"] + python2(("V8", 0, 1)) + b"R" + state + b"b"
+    refused(path, array(structure, python2("A" * 8)), "an array of type 'V8'")
+    # The state of a dtype of numbers sets its order of bytes alone.
+    fields = python2((3, ">", None, ("a",), {"a": 0}, 8, 8, 0))
+    numbers = GLOBALS["dtype"] + python2(("i8", 0, 1)) + b"R" + fields + b"b"
+    path.write_bytes(array(numbers, python2("\0" * 7 + "\1")))
+    np.testing.assert_array_equal(load_plain_pickle(path), [1])
+
+
 def test_corrupt_pickles_raise_one_error(tmp_path):
     data = b"\x80\x02" + python2(CONTENT) + b"."
     for end in range(0, len(data), 37):
