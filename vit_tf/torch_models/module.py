@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -31,7 +31,6 @@ from vit_tf.torch_models.expectations import (
     image_encoder_hint,
     num_image_channels,
 )
-from vit_tf.torch_models.kept_traces import keep_trace
 from vit_tf.torch_models.structure import (
     EMBEDDING,
     Call,
@@ -112,8 +111,7 @@ class TorchModule:
         """What it computes for images of shape (height, width, channel)."""
         key = tuple(image_shape)
         if key not in self._traces:
-            with LOCK:
-                self._traces[key] = keep_trace(self.module, key, partial(_trace, self, key))
+            self._traces[key] = _trace(self, key)
             if draws := self._traces[key].structure.draws:
                 operations = [f"{name} in {p!r}" if p else name for name, p in draws.items()]
                 warnings.warn(
