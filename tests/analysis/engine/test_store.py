@@ -1,6 +1,7 @@
 import inspect
 import linecache
-from functools import partial
+import math
+from functools import cache, partial, update_wrapper
 
 import numpy as np
 import pytest
@@ -122,6 +123,46 @@ def test_functions_count_with_the_values_that_they_are_bound_to(rng):
         fingerprint(object())
 
 
+def test_lambdas_on_one_line_count_separately():
+    add, subtract = [lambda x: x + 1, lambda x: x - 1]
+    assert fingerprint(add) != fingerprint(subtract)
+
+
+def test_builtin_methods_count_with_their_object():
+    assert fingerprint({"a": 1}.get) == fingerprint({"a": 1}.get)
+    assert fingerprint({"a": 1}.get) != fingerprint({"a": 2}.get)
+    assert len({fingerprint(max), fingerprint(min), fingerprint(math.sqrt)}) == 3
+
+
+def test_wrapped_functions_count_with_the_values_that_they_are_bound_to():
+    one, two = (update_wrapper(partial(bound, value), bound) for value in (1, 2))
+    assert fingerprint(one) != fingerprint(two)
+    assert fingerprint(cache(bound)) == fingerprint(bound)
+
+
+def parities(base):
+    """Two functions that call each other, and one whose variable is not assigned."""
+
+    def even(n):
+        return n == base or odd(n - 1)
+
+    def odd(n):
+        return n != base and even(n - 1)
+
+    def unassigned():
+        return later
+
+    if base < 0:
+        later = base
+    return even, odd, unassigned
+
+
+def test_recursive_functions_count_with_the_values_that_they_are_bound_to():
+    keys = [fingerprint(function) for function in parities(0)]
+    assert keys == [fingerprint(function) for function in parities(0)]
+    assert len({*keys, *map(fingerprint, parities(-1))}) == 6
+
+
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -191,3 +232,11 @@ def test_a_function_of_a_paper_counts_with_all_papers(monkeypatch):
     code_of(cka_of)
     assert digested == [ROOT / "analysis" / "papers"]
     assert code_of(inspect.unwrap(cka)) == ""
+
+
+def test_a_function_of_the_package_may_be_reached_by_a_link(tmp_path):
+    (tmp_path / "link").symlink_to(ROOT / "analysis", target_is_directory=True)
+    path = tmp_path / "link" / "similarity" / "cka.py"
+    namespace = {}
+    exec(compile("def measure(): pass", path, "exec"), namespace)
+    assert code_of(namespace["measure"]) == ""
