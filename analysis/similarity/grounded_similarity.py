@@ -290,7 +290,7 @@ def _tables_statistic(
             if unknown := [x for x, row in zip(models, values, strict=True) if np.isnan(row).any()]:
                 warnings.warn(
                     f"{measure.name} has no correlation, because it is NaN for some pairs of "
-                    f"models ({measure.unknown}), which include {format_list(unknown)}",
+                    f"models ({measure.nan_reason}), which include {format_list(unknown)}",
                     stacklevel=2,
                 )
         differences = {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import tensorflow as tf
@@ -24,15 +24,22 @@ from .cka import (
     unbiased_kernels,
 )
 
-# Channels of a layer up to which its kernel is made in float64: CCA looks at small directions.
-NARROW = 4096
+# Kernels of layers with at most so many channels are float64: CCA depends on small directions.
+MAX_FLOAT64_CHANNELS = 4096
 # Pairs of layers whose matrices are worked on at once.
 PAIRS = 32
+# Eigenvalues below these shares of the largest one are rounding: of kernels, and of their products.
+KERNEL_ROUNDING, PRODUCT_ROUNDING = 1e-10, 1e-13
 
+# What leaves several measures unchanged, and why some are NaN.
+ROTATIONS = "orthogonal maps, isotropic scaling and translation of either representation"
+LINEAR_MAPS = "invertible linear maps and translation"
+TOO_FEW_IMAGES = "too few images for the number of directions of both layers"
+CORRELATIONS = ("pearson", "spearman")
 
 Pair: TypeAlias = tuple[int, int]  # positions of two layers
-# The value of each of several pairs of layers, from the stacked matrices of the first layers of the
-# pairs, then those of the second: float64 of shape (pair,).
+# For example f(a_x, b_x, a_y, b_y), of matrices a and b of layers x and y: each argument stacks
+# those of several pairs of layers, and the values are float64 of shape (pair,).
 PairFunction: TypeAlias = Callable[..., tf.Tensor]
 
 
@@ -40,14 +47,16 @@ class Layers:
     """The layers of one batch of n images; arrays (layer, n, n) are computed when first used.
 
     Kernels are linear, of features that are centred over the batch, and are scaled so that the
-    mean of the diagonal is 1. Decompositions need finite values: others are 0 in the kernels, and
-    the scale of their layer is not finite. `tokens` are tensors (n, token, channel), or None where
-    no measure reads them.
+    mean of the diagonal is 1. Decompositions need finite values: non-finite entries of kernels are
+    set to 0, and the non-finite `size` marks their layer. `tokens` are tensors (n, token, channel),
+    or None where no measure reads them. An incomplete last batch, which may have too few images for
+    a measure, is traced but not counted.
     """
 
     def __init__(
         self, values: Sequence[tf.Tensor], tokens: Sequence[tf.Tensor] | None = None
     ) -> None:
+        # Values are divided by a unit, a power of 2; HSIC and sizes are multiplied by its square.
         scaled, squares_of_units = zip(*map(scale_to_unit, values), strict=True)
         self.values, self.tokens = scaled, tokens
         self._squares_of_units = tf.stack(squares_of_units)
@@ -55,7 +64,7 @@ class Layers:
 
     @cached_property
     def _grams(self) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Centred kernels as they are, float32, and what centring took, of each layer."""
+        """The unscaled centred kernel, float32, and the squared norm of the mean of each layer."""
         return [layer_gram(values) for values in self.values]
 
     @cached_property
@@ -72,31 +81,32 @@ class Layers:
         return hsic * scales[:, :1] * scales[:, 0]
 
     @cached_property
-    def _parts(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Kernels as they are, what the mean adds to each row, (layer, n), and its square."""
+    def _uncentred(self) -> Uncentred:
+        """The parts of the uncentred kernels of all layers, stacked."""
+        # The float32 kernels are also those of `hsic`, which every result has.
         pairs = zip(self.values, self._grams, strict=True)
-        kernels = [_kernel(values, kernel) for values, (kernel, _) in pairs]
-        whole, means, squares = map(tf.stack, zip(*kernels, strict=True))
-        return whole, means, squares
+        parts = [_uncentred_kernel(values, kernel) for values, (kernel, _) in pairs]
+        return Uncentred(*map(tf.stack, zip(*parts, strict=True)))
 
     @cached_property
     def size(self) -> tf.Tensor:
         """The sizes of the kernels before they were divided, float64 of shape (layer,)."""
-        mean_of_diagonal = tf.linalg.trace(self._parts[0]) / tf.cast(self.examples, tf.float64)
+        mean_of_diagonal = tf.reduce_mean(tf.linalg.diag_part(self._uncentred.kernel), axis=1)
         return tf.maximum(mean_of_diagonal * self._squares_of_units, 1e-100)
 
     @cached_property
     def kernels(self) -> tf.Tensor:
         """Centred linear kernels, scaled to size 1, as float64."""
         size_in_units = self.size / self._squares_of_units
-        kernels = self._parts[0] / size_in_units[:, None, None]
+        kernels = self._uncentred.kernel / size_in_units[:, None, None]
         return tf.where(tf.math.is_finite(kernels), kernels, tf.zeros_like(kernels))
 
     @cached_property
     def cosines(self) -> tf.Tensor:
         """Cosines of the features of all pairs of images, which are not centred; 0 for zeros."""
-        kernels, along, of_mean = self._parts
-        raw = kernels + along[:, :, None] + along[:, None, :] + of_mean[:, None, None]
+        kernel, mean_product, mean_square = self._uncentred
+        raw = kernel + mean_product[:, :, None] + mean_product[:, None, :]
+        raw += mean_square[:, None, None]
         length = tf.sqrt(tf.maximum(tf.linalg.diag_part(raw), 1e-300))
         cosines = raw / length[:, :, None] / length[:, None, :]
         return tf.where(tf.math.is_finite(cosines), cosines, tf.zeros_like(cosines))
@@ -111,11 +121,9 @@ class Layers:
     @cached_property
     def distances(self) -> tf.Tensor:
         """Euclidean distances of the n (n - 1) / 2 pairs of images: (layer, pair)."""
-        ones = tf.ones((self.examples, self.examples), tf.bool)
-        upper = tf.where(tf.linalg.set_diag(tf.linalg.band_part(ones, 0, -1), ~ones[0]))
-        flat = tf.reshape(self.squared_distances, (len(self.values), -1))
-        places = upper[:, 0] * tf.cast(self.examples, tf.int64) + upper[:, 1]
-        return tf.sqrt(tf.gather(flat, places, axis=1))
+        i = tf.range(self.examples)
+        is_upper = i[:, None] < i
+        return tf.sqrt(tf.boolean_mask(self.squared_distances, is_upper, axis=1))
 
     @cached_property
     def sorted_distances(self) -> tf.Tensor:
@@ -129,18 +137,30 @@ class Layers:
         return tf.maximum(values, 0.0), vectors
 
 
+class Uncentred(NamedTuple):
+    """Parts of the uncentred kernel of a layer, float64, with features x_i = mean + c_i.
+
+    x_i x_j' = kernel[i, j] + mean_product[i] + mean_product[j] + mean_square
+    """
+
+    kernel: tf.Tensor  # c_i c_j'
+    mean_product: tf.Tensor  # c_i mean'
+    mean_square: tf.Tensor  # mean mean'
+
+
 @tf.function(autograph=False)  # many layers have one shape, and are traced once
-def _kernel(values: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """The float64 kernel of a layer (example, ...), and what its mean adds."""
+def _uncentred_kernel(values: tf.Tensor, kernel: tf.Tensor) -> Uncentred:
+    """The `Uncentred` of a layer (example, ...), of its float32 `kernel` if it is wide."""
     flat = tf.reshape(values, (tf.shape(values)[0], -1))
-    precise = width_of(values) <= NARROW
+    precise = width_of(values) <= MAX_FLOAT64_CHANNELS
     flat = tf.cast(flat, tf.float64 if precise else tf.float32)
     mean = tf.reduce_mean(flat, axis=0, keepdims=True)
     centred = flat - mean
     if precise:
         kernel = tf.matmul(centred, centred, transpose_b=True)
-    along = tf.linalg.matvec(centred, mean[0])
-    return tuple(tf.cast(x, tf.float64) for x in (kernel, along, tf.reduce_sum(mean**2)))
+    mean_product = tf.linalg.matvec(centred, mean[0])
+    parts = (kernel, mean_product, tf.reduce_sum(mean**2))
+    return Uncentred(*(tf.cast(part, tf.float64) for part in parts))
 
 
 def width_of(values: tf.Tensor) -> float:
@@ -151,15 +171,16 @@ def width_of(values: tf.Tensor) -> float:
 
 def map_pairs(function: PairFunction, pairs: Sequence[Pair], *stacks: tf.Tensor) -> tf.Tensor:
     """`function` of the matrices of `pairs` of layers, a few at a time: float64 (pair,)."""
-    missing = -len(pairs) % min(PAIRS, len(pairs))
-    chunks = tf.reshape(
-        tf.constant([*pairs, *[pairs[0]] * missing]), (-1, min(PAIRS, len(pairs)), 2)
-    )
+    chunk_size = min(PAIRS, len(pairs))
+    padding = [pairs[0]] * (-len(pairs) % chunk_size)
+    chunks = tf.reshape(tf.constant([*pairs, *padding]), (-1, chunk_size, 2))
 
-    def one(chunk: tf.Tensor) -> tf.Tensor:
+    def values_of_chunk(chunk: tf.Tensor) -> tf.Tensor:
         return function(*(tf.gather(stack, chunk[:, side]) for side in (0, 1) for stack in stacks))
 
-    values = tf.map_fn(one, chunks, fn_output_signature=tf.float64, parallel_iterations=1)
+    values = tf.map_fn(
+        values_of_chunk, chunks, fn_output_signature=tf.float64, parallel_iterations=1
+    )
     return tf.reshape(values, (-1,))[: len(pairs)]
 
 
@@ -167,9 +188,15 @@ def map_pairs(function: PairFunction, pairs: Sequence[Pair], *stacks: tf.Tensor)
 class Measure(Constant):
     """A measure of how similar two layers are, made by `rbf_cka`, `procrustes` and others.
 
-    `terms` maps the `Layers` of a batch and the `Places` to float64 tensors, and `value` their sums
-    over batches to an array (layer_x, layer_y). `invariant` is what leaves it unchanged, in words,
-    and `unknown` why it is NaN for a pair of layers, where it may be.
+    Attributes:
+        name: the name in a result.
+        terms: maps the `Layers` of a batch and the `Places` to float64 tensors.
+        value: maps the sums of `terms` over batches, and the `Places`, to an array
+            (layer_x, layer_y).
+        invariant: which changes of a representation leave the value unchanged, in words.
+        settings: the arguments of the measure, which are saved with a result.
+        min_batch: the least number of images of a batch.
+        nan_reason: why the value may be NaN for some pairs of layers, in words.
     """
 
     name: str
@@ -178,7 +205,7 @@ class Measure(Constant):
     invariant: str
     settings: dict[str, float] = field(default_factory=dict)
     min_batch: int = LEAST_EXAMPLES
-    unknown: str = ""
+    nan_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -239,11 +266,11 @@ def pair_measure(
 
     def terms(layers: Layers, places: Places) -> dict[str, tf.Tensor]:
         pairs = places.pairs(symmetric)
-        there = has_value(layers) if has_value else [True] * len(layers.values)
-        positions = [at for at, (i, j) in enumerate(pairs) if there[i] and there[j]]
+        available = has_value(layers) if has_value else [True] * len(layers.values)
+        positions = [index for index, (i, j) in enumerate(pairs) if available[i] and available[j]]
         values = tf.fill((len(pairs),), tf.constant(np.nan, tf.float64))
         if positions:
-            computed = map_pairs(function, [pairs[at] for at in positions], *stacks(layers))
+            computed = map_pairs(function, [pairs[index] for index in positions], *stacks(layers))
             values = tf.tensor_scatter_nd_update(values, np.array(positions)[:, None], computed)
         return {"sum": values, "batches": tf.ones((), tf.float64)}
 
@@ -251,9 +278,6 @@ def pair_measure(
         return places.block(totals["sum"] / totals["batches"], symmetric)
 
     return Measure(name, terms, value, invariant, **options)
-
-
-ROTATIONS = "orthogonal maps, isotropic scaling and translation of either representation"
 
 
 def linear_cka() -> Measure:
@@ -298,11 +322,12 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
 
     def hsic(layers: Layers) -> tf.Tensor:
         count = tf.shape(layers.distances)[1]
-        # A remainder of one image, which is left out, has no distances.
-        middle = tf.pad(layers.sorted_distances, [[0, 0], [0, 1]])
-        median = (middle[:, tf.maximum(count - 1, 0) // 2] + middle[:, count // 2]) / 2.0
+        # An incomplete last batch of one image has no distances: its median is 0.
+        padded = tf.pad(layers.sorted_distances, [[0, 0], [0, 1]])
+        median = (padded[:, tf.maximum(count - 1, 0) // 2] + padded[:, count // 2]) / 2.0
         sigma = tf.maximum(bandwidth * median, 1e-100)[:, None, None]
         kernels = tf.exp(-layers.squared_distances / (2.0 * sigma**2))
+        # Their diagonal is 1, so that `unbiased` does not change their scale.
         kernels, _ = unbiased(tf.cast(kernels, tf.float32), tf.zeros(len(layers.values)))
         return tf.cast(pairwise_hsic(kernels, kernels), tf.float64)
 
@@ -341,8 +366,8 @@ def token_cka() -> Measure:
         `similarities`, `cka`; page measurements/similarity/measures.md.
     """
     invariant = "orthogonal maps and translation of each token, isotropic scaling of all"
-    unknown = "layers of different numbers of tokens"
-    return hsic_measure("token_cka", _token_hsic, invariant, unknown=unknown)
+    nan_reason = "layers of different numbers of tokens"
+    return hsic_measure("token_cka", _token_hsic, invariant, nan_reason=nan_reason)
 
 
 def _token_hsic(layers: Layers) -> tf.Tensor:
@@ -369,12 +394,6 @@ def _token_kernels(tokens: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     kernels, scales = unbiased_kernels(tf.transpose(tokens, (1, 0, 2)))
     size = tf.maximum(tf.reduce_mean(scales[:, 0]), 1e-100)
     return kernels * tf.cast(scales[:, 0] / size, tf.float32)[:, None, None], size
-
-
-# Share of the largest variance below which a direction is rounding.
-NEGLIGIBLE = 1e-10
-LINEAR = "invertible linear maps and translation"
-UNKNOWN = "too few images for the number of directions of both layers"
 
 
 @cache
@@ -449,7 +468,7 @@ def cca() -> Measure:
     See also:
         `similarities`, `svcca`, `pwcca`; page measurements/similarity/measures.md.
     """
-    return _mean_correlation("cca", 1.0, LINEAR, {})
+    return _mean_correlation("cca", 1.0, LINEAR_MAPS, {})
 
 
 @cache
@@ -464,12 +483,11 @@ def pwcca() -> Measure:
     `layer_x`. Values are averaged over batches.
 
     Values range from 0 to 1, and they are NaN for the same pairs of layers as for `cca`. Values are
-    also NaN for layers with more than 4096 channels, because such layers would need batches of more
-    than 4096 images. The measure is invariant to every invertible linear map of `layer_y`, and to
-    isotropic scaling and translation of both layers. It is not invariant to orthogonal maps of
-    `layer_x`, since the weights depend on the channels of `layer_x`. For batches of n images and
-    layers of c channels, memory grows as n^2 + n c for each layer, and time grows as n^3 + n^2 c
-    for each pair of layers.
+    also NaN for layers with more than 4096 channels. The measure is invariant to every invertible
+    linear map of `layer_y`, and to isotropic scaling and translation of both layers. It is not
+    invariant to orthogonal maps of `layer_x`, since the weights depend on the channels of
+    `layer_x`. For batches of n images and layers of c channels, memory grows as n^2 + n c for each
+    layer, and time grows as n^3 + n^2 c for each pair of layers.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -497,18 +515,24 @@ def pwcca() -> Measure:
         _: tf.Tensor,
     ) -> tf.Tensor:
         between = tf.matmul(basis_x, basis_y, transpose_a=True)
-        squares, turned = tf.linalg.eigh(tf.matmul(between, between, transpose_b=True))
-        rho = tf.sqrt(tf.maximum(squares, 0.0))
-        held = tf.matmul(basis_x @ turned, channels_x, transpose_a=True)
+        squares, rotation = tf.linalg.eigh(tf.matmul(between, between, transpose_b=True))
+        rho = tf.sqrt(tf.maximum(squares, 0.0))  # ascending, after zeros
+        projections = tf.matmul(basis_x @ rotation, channels_x, transpose_a=True)
         n = tf.shape(rho)[-1]
-        last = tf.range(n) >= n - tf.minimum(count_x, count_y)[:, None]
-        weights = tf.where(last, tf.reduce_sum(tf.abs(held), axis=-1), 0.0)
+        is_canonical = tf.range(n) >= n - tf.minimum(count_x, count_y)[:, None]
+        weights = tf.where(is_canonical, tf.reduce_sum(tf.abs(projections), axis=-1), 0.0)
         mean = tf.reduce_sum(weights * rho, axis=-1) / tf.reduce_sum(weights, axis=-1)
-        return _known(mean, count_x, count_y, n)
+        return _nan_if_overlapping(mean, count_x, count_y, n)
 
     invariant = "invertible linear maps of layer_y, isotropic scaling and translation"
     return pair_measure(
-        "pwcca", stacks, value, invariant, symmetric=False, has_value=_narrow, unknown=UNKNOWN
+        "pwcca",
+        stacks,
+        value,
+        invariant,
+        symmetric=False,
+        has_value=_are_narrow,
+        nan_reason=TOO_FEW_IMAGES,
     )
 
 
@@ -524,53 +548,47 @@ def _mean_correlation(
         squares = tf.linalg.eigvalsh(tf.matmul(between, between, transpose_a=True))
         total = tf.reduce_sum(tf.sqrt(tf.maximum(squares, 0.0)), axis=-1)
         mean = total / tf.cast(tf.minimum(count_x, count_y), tf.float64)
-        return _known(mean, count_x, count_y, tf.shape(squares)[-1])
+        return _nan_if_overlapping(mean, count_x, count_y, tf.shape(squares)[-1])
 
-    bases, options = partial(_bases, variance=variance), {"settings": settings, "unknown": UNKNOWN}
-    return pair_measure(name, bases, value, invariant, **options)
+    bases = partial(_bases, variance=variance)
+    return pair_measure(name, bases, value, invariant, settings=settings, nan_reason=TOO_FEW_IMAGES)
 
 
 def _bases(layers: Layers, variance: float) -> tuple[tf.Tensor, tf.Tensor]:
     """Orthonormal bases (layer, n, n) that hold a share of the variance, and their sizes."""
     values, vectors = layers.spectrum  # ascending
     largest = values[:, -1:]
-    before = tf.cumsum(values, axis=1, exclusive=True, reverse=True)  # of those that are larger
+    variance_of_larger = tf.cumsum(values, axis=1, exclusive=True, reverse=True)
     variance_sum = tf.reduce_sum(values, axis=1, keepdims=True)
-    real = values > NEGLIGIBLE * largest
-    held = tf.logical_and(real, before < variance * variance_sum) if variance < 1 else real
-    count = tf.reduce_sum(tf.cast(held, tf.int32), axis=1)
-    return tf.where(held[:, None, :], vectors, 0.0), count
+    is_kept = values > KERNEL_ROUNDING * largest
+    if variance < 1:
+        is_kept &= variance_of_larger < variance * variance_sum
+    count = tf.reduce_sum(tf.cast(is_kept, tf.int32), axis=1)
+    return tf.where(is_kept[:, None, :], vectors, 0.0), count
 
 
-def _known(values: tf.Tensor, count_x: tf.Tensor, count_y: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
-    """The values, NaN for pairs whose directions meet in n - 1 dimensions in any case."""
+def _nan_if_overlapping(
+    values: tf.Tensor, count_x: tf.Tensor, count_y: tf.Tensor, n: tf.Tensor
+) -> tf.Tensor:
+    """NaN if count_x + count_y > n - 1, since the subspaces of both layers then intersect."""
     return tf.where(count_x + count_y <= n - 1, values, tf.constant(float("nan"), tf.float64))
 
 
-def _narrow(layers: Layers) -> list[bool]:
-    """Which layers have no more channels than there are images, nor than `NARROW`."""
-    most = min(NARROW, layers.values[0].shape[0] or NARROW)
-    return [width_of(x) <= most for x in layers.values]
+def _are_narrow(layers: Layers) -> list[bool]:
+    """Which layers have at most `MAX_FLOAT64_CHANNELS`."""
+    return [width_of(x) <= MAX_FLOAT64_CHANNELS for x in layers.values]
 
 
 def _channels(layers: Layers) -> tf.Tensor:
-    """Centred channels (layer, n, channel), filled with zeros to one width; 0 of wide layers."""
-    narrow = _narrow(layers)
-    widths = [width_of(x) if fits else 0 for x, fits in zip(layers.values, narrow, strict=True)]
+    """Centred channels (layer, n, channel), padded to one width; zeros for wide layers."""
+    narrow = zip(layers.values, _are_narrow(layers), strict=True)
+    widths = [width_of(x) if is_narrow else 0 for x, is_narrow in narrow]
     channels = []
     for x, width in zip(layers.values, widths, strict=True):
-        if not width:
-            channels.append(tf.zeros((layers.examples, max(widths)), tf.float64))
-            continue
-        flat = tf.cast(tf.reshape(x, (layers.examples, width)), tf.float64)
+        flat = tf.cast(tf.reshape(x, (layers.examples, -1))[:, :width], tf.float64)
         centred = flat - tf.reduce_mean(flat, axis=0)
         channels.append(tf.pad(centred, [[0, 0], [0, max(widths) - width]]))
     return tf.stack(channels)
-
-
-# Share of the largest eigenvalue below which one of a product of kernels is rounding.
-ROUNDING = 1e-13
-CORRELATIONS = ("pearson", "spearman")
 
 
 @cache
@@ -613,8 +631,8 @@ def procrustes() -> Measure:
         # The squared singular values of X' Y are the eigenvalues of this product.
         squares = tf.linalg.eigvalsh(root_y @ kernel_x @ root_y)
         squared_sizes = tf.linalg.trace(kernel_x) * tf.linalg.trace(kernel_y)
-        real = squares > ROUNDING * squares[..., -1:]
-        roots = tf.where(real, tf.sqrt(tf.maximum(squares, 0.0)), 0.0)
+        above_rounding = squares > PRODUCT_ROUNDING * squares[..., -1:]
+        roots = tf.where(above_rounding, tf.sqrt(tf.maximum(squares, 0.0)), 0.0)
         cosine = tf.reduce_sum(roots, axis=-1) / tf.sqrt(tf.maximum(squared_sizes, 1e-300))
         return 1.0 - tf.acos(tf.minimum(cosine, 1.0)) / (math.pi / 2)
 
@@ -713,7 +731,7 @@ def mutual_knn(k: int = 10) -> Measure:
 
     def matrix(layers: Layers) -> tf.Tensor:
         lowest = tf.fill((len(layers.values), layers.examples), tf.constant(-2.0, tf.float64))
-        most = tf.minimum(k, layers.examples)  # a remainder, which is left out, may have fewer
+        most = tf.minimum(k, layers.examples)  # an incomplete last batch may have fewer
         nearest = tf.math.top_k(tf.linalg.set_diag(layers.cosines, lowest), most).indices
         neighbours = tf.reduce_sum(tf.one_hot(nearest, layers.examples), axis=2)
         flat = tf.reshape(neighbours, (len(layers.values), -1))
@@ -770,16 +788,16 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
     l2, folds = float(l2), int(folds)
 
     def terms(layers: Layers, _: Places) -> dict[str, tf.Tensor]:
-        kernels, size = layers.kernels, layers.size
-        penalty = tf.constant(l2, tf.float64)
-        parts = [_held_out(kernels, tf.constant(fold), folds, penalty) for fold in range(folds)]
-        residuals, baselines = zip(*parts, strict=True)
-        flat = tf.reshape(kernels * size[:, None, None], (len(layers.values), -1))
-        of_map = tf.reshape(tf.add_n(residuals), (len(layers.values), -1))
-        of_mean = tf.reshape(tf.add_n(baselines), (1, -1))
+        kernels, strength = layers.kernels, tf.constant(l2, tf.float64)
+        forms = [_held_out(kernels, tf.constant(fold), folds, strength) for fold in range(folds)]
+        errors, baselines = zip(*forms, strict=True)
+        # The trace of a product of symmetric matrices is the dot product of their entries.
+        error_forms = tf.reshape(tf.add_n(errors), (len(layers.values), -1))
+        baseline_form = tf.reshape(tf.add_n(baselines), (-1,))
+        target_kernels = tf.reshape(kernels * layers.size[:, None, None], tf.shape(error_forms))
         return {
-            "residual": tf.matmul(of_map, flat, transpose_b=True),
-            "total": tf.matmul(of_mean, flat, transpose_b=True)[0],
+            "residual": tf.matmul(error_forms, target_kernels, transpose_b=True),
+            "total": tf.linalg.matvec(target_kernels, baseline_form),
         }
 
     def value(totals: Totals, places: Places) -> np.ndarray:
@@ -792,18 +810,19 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
 
 @tf.function(autograph=False)  # all folds share one trace
 def _held_out(
-    kernels: tf.Tensor, fold: tf.Tensor, folds: int, l2: tf.Tensor
+    kernels: tf.Tensor, fold: tf.Tensor, folds: int, strength: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """What one fold adds to the squares of errors, as quadratic forms in the kernel of a target.
 
-    The errors of the images of the fold are linear in all images, W Y: their squares add up to the
-    trace of W' W Y Y'. Returns W' W of every layer (layer, n, n), and of the mean alone (n, n).
+    Errors in the fold are linear in the target features Y of all images: E Y. Their squares add up
+    to the trace of E' E Y Y'. Returns E' E for predictions from every layer (layer, n, n), and for
+    the prediction of the mean (n, n). `strength` is that of the ridge penalty.
     """
     n = tf.shape(kernels)[-1]
     everyone = tf.eye(n, dtype=tf.float64)
     is_tested = tf.range(n) % folds == fold
     tested, fitted = (tf.boolean_mask(everyone, mask) for mask in (is_tested, ~is_tested))
-    # A remainder, which is left out, may have no image to fit.
+    # An incomplete last batch may have no image to fit.
     count = tf.cast(tf.maximum(tf.shape(fitted)[0], 1), tf.float64)
     mean = tf.reduce_sum(fitted, axis=0, keepdims=True) / count
     from_mean = tested - mean
@@ -811,11 +830,12 @@ def _held_out(
     # Kernels of features that are centred by the mean of the fitted images.
     between = from_mean @ kernels @ tf.transpose(centred)
     within = centred @ kernels @ tf.transpose(centred)
-    penalty = l2 * tf.linalg.trace(within) / count
+    penalty = strength * tf.linalg.trace(within) / count
     penalty = tf.maximum(penalty, 1e-300)[:, None, None]
     within += penalty * tf.eye(tf.shape(fitted)[0], dtype=tf.float64)
-    weights = tf.linalg.cholesky_solve(
+    # Weights of the fitted images (fitted, tested), whose weighted sums are the predictions.
+    image_weights = tf.linalg.cholesky_solve(
         tf.linalg.cholesky(within), tf.linalg.matrix_transpose(between)
     )
-    errors = from_mean - tf.matmul(weights, centred, transpose_a=True)
+    errors = from_mean - tf.matmul(image_weights, centred, transpose_a=True)
     return tf.matmul(errors, errors, transpose_a=True), tf.transpose(from_mean) @ from_mean

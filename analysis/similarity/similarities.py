@@ -183,7 +183,7 @@ def similarities_statistic(
             if layers_without := [layer for layer, row in pairs if row.any()]:
                 warnings.warn(
                     f"{measure.name} is NaN for {unknown.sum()} of {unknown.size} pairs of layers "
-                    f"({measure.unknown}), which include {format_list(layers_without)}",
+                    f"({measure.nan_reason}), which include {format_list(layers_without)}",
                     stacklevel=2,
                 )
         dims = tuple(coords)

@@ -142,6 +142,22 @@ def test_too_many_directions_and_other_numbers_of_tokens_are_nan_and_told():
     assert known.sel(measure="cka").all()
 
 
+def test_pwcca_of_more_channels_than_images_equals_the_oracle():
+    rng = np.random.default_rng(4)
+    wide = rng.normal(size=(24, 3)) @ rng.normal(size=(3, 40))  # of three directions
+    layers = {"wide": wide, "narrow": rng.normal(size=(24, 5))}
+    with pytest.warns(UserWarning, match="two batches"):
+        values = analysis.similarities(layers, measures=["cca", "pwcca"]).similarity
+    assert values.notnull().all()
+    # Three channels span the space of all 40, which the oracle needs to be of full rank.
+    rho, directions = oracles.correlations(wide[:, :3], layers["narrow"])
+    weights = np.abs(directions.T @ oracles.centred(wide)).sum(1)
+    found = values.sel(measure="pwcca", layer_x="wide", layer_y="narrow").item()
+    assert found == pytest.approx(weights @ rho / weights.sum(), abs=1e-5)
+    found = values.sel(measure="pwcca", layer_x="narrow", layer_y="wide").item()
+    assert found == pytest.approx(oracles.pwcca(layers["narrow"], wide[:, :3]), abs=1e-5)
+
+
 def test_tokens_are_pooled_to_vectors(of):
     rng = np.random.default_rng(3)
     tokens = rng.normal(size=(24, 5, 3)).astype("float32")
