@@ -186,8 +186,7 @@ def read_data(
     from vit_tf.analysis.figures.data import (
         Data,
         batch_size_of,
-        field_batch_size,
-        num_field_images,
+        field_sizes,
     )
     from vit_tf.data.batches import BATCH_SIZE
     from vit_tf.data.pipeline import TooFewImages
@@ -199,8 +198,7 @@ def read_data(
     tested = options.sizes["test"]
     size = batch_size_of(tested)
     (test,) = load(splits=(split,), batch_size=size, take=tested, shuffle_once=True)
-    at_once = min(field_batch_size(test), tested)
-    fields = min(num_field_images(at_once), tested)
+    at_once, fields = (min(number, tested) for number in field_sizes(test))
     (few,) = load(splits=(split,), batch_size=at_once, take=fields, shuffle_once=True)
     pixels = tuple(few.element_spec[0].shape[1:3])
     annotated, annotation_facts = read_annotations(options, pixels, images.get("preprocessing"))

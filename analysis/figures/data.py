@@ -218,21 +218,17 @@ def labels_of(images: tf.data.Dataset) -> np.ndarray:
 
 def few_images(images: tf.data.Dataset) -> tf.data.Dataset:
     """The first images of a data set in few batches, for what costs a gradient each."""
-    size = field_batch_size(images)
-    return images.unbatch().batch(size).take(num_field_images(size) // size)
+    size, count = field_sizes(images)
+    return images.unbatch().batch(size).take(count // size)
 
 
-def field_batch_size(test: tf.data.Dataset) -> int:
-    """The number of images whose receptive fields are taken at once: activations are kept."""
+def field_sizes(test: tf.data.Dataset) -> tuple[int, int]:
+    """How many images' receptive fields are taken at once, as activations are kept, and in all."""
     size = tf.nest.flatten(test.element_spec)[0].shape[1:3].as_list()
-    if None in size:
-        return MOST_FIELDS
-    return min(MOST_FIELDS, max(FEWEST_FIELDS, FIELD_PIXELS // math.prod(size)))
-
-
-def num_field_images(batch_size: int) -> int:
-    """The number of images whose receptive fields are averaged, in whole batches of this size."""
-    return batch_size * (FIELD_BATCHES if batch_size >= MOST_FIELDS else FEWEST_FIELD_BATCHES)
+    at_once = MOST_FIELDS
+    if None not in size:
+        at_once = min(MOST_FIELDS, max(FEWEST_FIELDS, FIELD_PIXELS // math.prod(size)))
+    return at_once, at_once * (FIELD_BATCHES if at_once >= MOST_FIELDS else FEWEST_FIELD_BATCHES)
 
 
 def _batched(images: Any, rule: BatchRule) -> tf.data.Dataset:

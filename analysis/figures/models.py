@@ -506,6 +506,8 @@ def prepare_models(
     for source in loaded:
         model, constant, variation_of_last = study_model(source, few)
         log.info("%s: %d layers are measured", source.name, len(model.taps))
+
+        # The test accuracy, where the model's own head classifies these images.
         correct, why_not = None, ""
         try:
             correct, why_not = correct_of(source, model, data, class_names, Path(folder, "results"))
@@ -516,8 +518,7 @@ def prepare_models(
             reason = explain(error, f"The test accuracy of {source.name}")
             notes["Test accuracy"].append(f"{source.name}: {reason}")
         accuracy = None if correct is None else (float(correct.mean()), len(correct))
-        # A model whose own head classifies these images was trained with labels, unless it is known
-        # how it was trained.
+        # A model that does so above chance was trained with labels, unless its training is known.
         chance = 1 / data.num_classes if data.num_classes else 1.0
         interval_of_accuracy = accuracy_of(*accuracy).interval if accuracy else None
         is_able = interval_of_accuracy is not None and interval_of_accuracy[0] > chance
@@ -530,6 +531,8 @@ def prepare_models(
         rows.append(describe_model(source, model))
         if accuracy:
             rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
+
+        # What the report does not show of the model, and what makes its results doubtful.
         if why_not:
             title = "Models whose classes differ from the classes of the data"
             notes[title].append(f"{source.name}: {why_not}")
@@ -542,6 +545,8 @@ def prepare_models(
             message = LOW_VARIATION_MESSAGE.format(model=source.name, values=values)
             title = "Models whose last layers hardly vary between images"
             notes[title].append(message + remedy)
+
+    # Untrained copies need the roles of all models, as only some roles have copies.
     all_models = []
     for source, model in zip(loaded, with_given_roles(models), strict=True):
         seeds = range(seed, seed + copies) if source.original is not None else ()

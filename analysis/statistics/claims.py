@@ -156,50 +156,6 @@ def claim(
     return make
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """A number by which a report compares its models; `quantity` makes it from a function."""
-
-    label: str  # what it is, in words
-    explanation: str  # how it is made
-    result: str  # name of the result, with `{model}`, and `{other}` for one of two models
-    unit: str  # what the number is, in a few words
-    estimator: Callable[[Any], Estimate]
-    more: str = ""  # what a model with a higher value does, before "than": "attends more globally"
-
-    @property
-    def of_pairs(self) -> bool:
-        """Whether it is a number about two models."""
-        return "{other}" in self.result
-
-
-def quantity(
-    result: str, *, unit: str, more: str = ""
-) -> Callable[[Callable[[Any], Estimate]], Quantity]:
-    """Returns a decorator that makes a `Quantity` from a function of a result.
-
-    The docstring of the function has two paragraphs, the label and the explanation.
-    """
-
-    def make(estimator: Callable[[Any], Estimate]) -> Quantity:
-        paragraphs = _paragraphs(estimator)
-        if len(paragraphs) != 2:
-            raise ValueError(
-                f"Expected the docstring of {estimator.__qualname__!r} to be two paragraphs, the "
-                f"label and the explanation. Received: {inspect.getdoc(estimator)!r}"
-            )
-        label, explanation = paragraphs
-        return Quantity(label.rstrip("."), explanation, result, unit, estimator, more)
-
-    return make
-
-
-def _paragraphs(function: Callable[..., Any]) -> list[str]:
-    """The paragraphs of a docstring, each on one line."""
-    docstring = inspect.getdoc(function) or ""
-    return [" ".join(part.split()) for part in docstring.split("\n\n")]
-
-
 def decide(interval: Limits | None, paper: PaperEffect, least: float) -> Outcome:
     """The outcome of a claim, from the 95 % interval of its effect.
 
@@ -296,3 +252,47 @@ def images_to_decide(tested: Tested) -> int | None:
     images = int(np.ceil(count * units.images / units.count))
     step = 10 ** max(len(str(images)) - 2, 0)
     return -(-images // step) * step if images <= MOST_IMAGES else None
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number by which a report compares its models; `quantity` makes it from a function."""
+
+    label: str  # what it is, in words
+    explanation: str  # how it is made
+    result: str  # name of the result, with `{model}`, and `{other}` for one of two models
+    unit: str  # what the number is, in a few words
+    estimator: Callable[[Any], Estimate]
+    more: str = ""  # what a model with a higher value does, before "than": "attends more globally"
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether it is a number about two models."""
+        return "{other}" in self.result
+
+
+def quantity(
+    result: str, *, unit: str, more: str = ""
+) -> Callable[[Callable[[Any], Estimate]], Quantity]:
+    """Returns a decorator that makes a `Quantity` from a function of a result.
+
+    The docstring of the function has two paragraphs, the label and the explanation.
+    """
+
+    def make(estimator: Callable[[Any], Estimate]) -> Quantity:
+        paragraphs = _paragraphs(estimator)
+        if len(paragraphs) != 2:
+            raise ValueError(
+                f"Expected the docstring of {estimator.__qualname__!r} to be two paragraphs, the "
+                f"label and the explanation. Received: {inspect.getdoc(estimator)!r}"
+            )
+        label, explanation = paragraphs
+        return Quantity(label.rstrip("."), explanation, result, unit, estimator, more)
+
+    return make
+
+
+def _paragraphs(function: Callable[..., Any]) -> list[str]:
+    """The paragraphs of a docstring, each on one line."""
+    docstring = inspect.getdoc(function) or ""
+    return [" ".join(part.split()) for part in docstring.split("\n\n")]

@@ -1,4 +1,4 @@
-"""A number with its 95 % interval, and differences of such numbers."""
+"""A number with its 95 % interval, differences of such numbers, and how many units they need."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence

@@ -245,9 +245,11 @@ def _rows_of(images: Any, preprocessing: Prepares | None) -> Any:
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:
         return images
     require_levels(images)
+    with tf.device("CPU"):
+        levels = tf.convert_to_tensor(images)  # once for all passes
 
     def read(positions: np.ndarray, sizes: Sequence[int]) -> tf.data.Dataset:
-        return _from_dataset(gather_batches(images, positions, sizes), preprocessing)
+        return _from_dataset(gather_batches(levels, positions, sizes), preprocessing)
 
     return LazyRows(len(images), read)
 
@@ -367,6 +369,11 @@ def _as_pixels(image: Any, preprocessing: Prepares | None) -> np.ndarray:
     if is_pillow(image):
         return pixels_of(image, channels=channels)
     array = np.asarray(image)
+    if array.dtype.kind not in "biuf" or not array.ndim:
+        raise ValueError(
+            "Expected each image to be an array, a PIL image or a path. Received: "
+            f"{type(image).__name__}"
+        )
     array = channels_last(array) if array.ndim == 3 else array
     array = array[..., None] if array.ndim == 2 else array
     if array.dtype.kind not in "iu" or preprocessing is None:

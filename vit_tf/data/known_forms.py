@@ -162,7 +162,7 @@ def _is_data_set(images: Any) -> bool:
         return False
     is_in_memory = hasattr(images, "dtype") and not _is_stored(images)
     is_iterable = hasattr(images, "__iter__") or hasattr(images, "__getitem__")
-    return is_iterable and not is_in_memory and not isinstance(images, Sequence)
+    return is_iterable and not is_in_memory and not isinstance(images, str | bytes | list | tuple)
 
 
 def _is_stored(values: Any) -> bool:

@@ -1,8 +1,10 @@
 """Attention weights that Keras' own attention layers compute and do not return."""
 
 import inspect
+import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+import weakref
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from typing import Any, cast
 
 import keras
@@ -12,11 +14,16 @@ from keras import ops
 from vit_tf.common.backend import Tensor
 from vit_tf.features import recorder
 from vit_tf.features.recorder import named_layers, split_weights
+from vit_tf.features.scores import is_parameter, operation_of
 
 FAR = 1e-3  # share of a layer's largest output, from which the weights are not what it used
 # Their layers are called `query`, `key` and `value`; several heads may share a key and a value.
 GroupQueryAttention: Any = cast(Any, keras.layers).GroupQueryAttention  # missing in Keras' stubs
 WITH_HEADS = (keras.layers.MultiHeadAttention, GroupQueryAttention)
+# Operations of TensorFlow whose last axis holds channels, or images, where they have four axes.
+MAPS = ("Conv2D", "ExtractImagePatches", "Placeholder")
+# By model, the paths of the layers that attend between channels, which it takes a trace to find.
+_CHANNEL_LAYERS: MutableMapping[keras.Model, list[str]] = weakref.WeakKeyDictionary()
 
 
 def attention_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
@@ -51,9 +58,9 @@ def _tokens_in_a_row(x: Tensor) -> Tensor:
 def computed_weights(model: keras.Model, taps: Collection[str]) -> dict[str, tuple]:
     """`"PATH/weights"` of each Keras attention layer and call, to its taps of query and key.
 
-    Layers that attend along some of their axes only, such as each row by itself, have none.
+    Layers that do not attend between all tokens, such as within each row, have none.
     """
-    paths = {*attention_layers(model)}.difference(axial_layers(model))
+    paths = {*attention_layers(model)}.difference(other_attention(model))
     sources = {}
     for tap in taps:
         match = re.fullmatch(r"(.*)/query((?:@\d+)?)", tap)
@@ -64,17 +71,108 @@ def computed_weights(model: keras.Model, taps: Collection[str]) -> dict[str, tup
     return sources
 
 
-def axial_layers(model: keras.Model) -> list[str]:
-    """Paths of the Keras attention layers that attend along some of their axes only."""
-    return [
-        path
+def other_attention(model: keras.Model) -> dict[str, str]:
+    """Keras layers that do not attend between all tokens: from path to what they do instead."""
+    axial = {
+        path: "attend along some of their axes only"
         for path, layer in attention_layers(model).items()
         # A layer that is never called has no projection of queries.
         if isinstance(layer, keras.layers.MultiHeadAttention)
         and layer.built
         # Queries have axes of examples, heads and channels besides.
         and len(layer.query_dense.equation.split("->")[1]) - 3 > len(layer.attention_axes)
-    ]
+    }
+    if model not in _CHANNEL_LAYERS:
+        _CHANNEL_LAYERS[model] = _find_channel_layers(model)
+    return axial | dict.fromkeys(_CHANNEL_LAYERS[model], "attend between channels")
+
+
+def _find_channel_layers(model: keras.Model) -> list[str]:
+    """Paths of the Keras attention layers whose queries are channels, since tokens are transposed.
+
+    Where a layer has as many channels as tokens, shapes do not show it, but the graph does.
+    """
+    square = []
+    for path, layer in attention_layers(model).items():
+        shapes = (layer.get_build_config() or {}).get("shapes_dict", {})
+        shape = shapes.get("query_shape", ())
+        if len(shape) == 3 and shape[1] == shape[2] and shape[1] is not None:
+            square.append(path)
+    found: list[str] = []
+
+    def watch(path: str, layer: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        if path in square and path not in found:
+            query = args[0] if args else kwargs["query"]
+            found.extend([path] if _follows_channels(query, 1) else [])
+
+    def trace(images: Tensor) -> Tensor:
+        recorder.record(model, images, watch=watch)
+        return images
+
+    if square:
+        keras.layers.Lambda(trace, **recorder.UNCAST)(
+            keras.KerasTensor(*recorder.input_spec(model))
+        )
+    return found
+
+
+def _follows_channels(tensor: Tensor, axis: int) -> bool:
+    """Whether an axis of a tensor of TensorFlow's graph is made of channels of maps or images."""
+    pending, seen = [(tensor, axis)], set()
+    while pending:
+        tensor, axis = pending.pop()
+        operation = operation_of(tensor)
+        if operation is None or (operation.name, axis) in seen:
+            continue
+        seen.add((operation.name, axis))
+        if operation.type in MAPS and len(tensor.shape) == 4:
+            return axis == 3
+        sources = _sources_of_axis(operation, [*tensor.shape], axis)
+        pending += [(x, i) for x, i in reversed(sources) if not is_parameter(x)]
+    return False
+
+
+def _sources_of_axis(
+    operation: Any, shape: Sequence[int | None], axis: int
+) -> list[tuple[Tensor, int]]:
+    """Inputs of an operation, and their axes, that an axis of its result is made of."""
+    import tensorflow as tf
+
+    inputs = [*operation.inputs]
+    if operation.type == "Transpose":
+        order = tf.get_static_value(inputs[1])
+        # Of a matrix product over the last axis, the order is not constant, and stays as it is.
+        return [(inputs[0], axis if order is None else int(order[axis]))]
+    if operation.type == "Einsum":
+        terms, result = operation.get_attr("equation").decode().split("->")
+        operands = [*zip(inputs, terms.split(","), strict=True)]
+        sources = [(x, term.index(result[axis])) for x, term in operands if result[axis] in term]
+        if all(is_parameter(x) for x, _ in sources):
+            # A kernel makes this axis of those that it sums over.
+            summed = {*terms} - {*result, ","}
+            sources = [(x, i) for x, term in operands for i, a in enumerate(term) if a in summed]
+        return sources
+    if operation.type in ("MatMul", "BatchMatMulV2"):
+        first, second = inputs if axis < len(shape) - 1 else inputs[::-1]
+        # Of a kernel, the other factor has the axis that it sums over.
+        return [(second if is_parameter(first) else first, axis)]
+    if operation.type in ("Reshape", "Squeeze", "ExpandDims"):
+        # The axis whose numbers are as far apart in memory.
+        step, sizes = _product(shape[axis + 1 :]), [*inputs[0].shape]
+        if not step:  # of a matrix product, whose rows are those of the axis but one from the end
+            return [(inputs[0], len(sizes) - 2)]
+        inner = [_product(sizes[source + 1 :]) for source in range(len(sizes))]
+        return [
+            (inputs[0], source)
+            for source, size in enumerate(sizes)
+            if 0 < inner[source] <= step and (size is None or step < inner[source] * size)
+        ]
+    return [(x, axis) for x in inputs if len(x.shape) == len(shape)]
+
+
+def _product(sizes: Sequence[int | None]) -> int:
+    """The product of sizes; 0 if one is not known."""
+    return 0 if None in sizes else math.prod(cast(Any, sizes))
 
 
 def shared_values(model: keras.Model, paths: Mapping[str, str]) -> tuple[str, ...]:

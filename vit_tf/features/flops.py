@@ -8,6 +8,7 @@ count.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
@@ -47,9 +48,8 @@ def count_flops(model: keras.Model, image_shape: Sequence[int] | None = None) ->
         )
     forward = tf.function(lambda images: infer(model, images), autograph=False)
     graph = forward.get_concrete_function(tf.TensorSpec((1, *shape), tf.float32)).graph
-    functions = {
-        function.signature.name: function for function in graph.as_graph_def().library.function
-    }
+    library = graph.as_graph_def(add_shapes=True).library
+    functions = {function.signature.name: function for function in library.function}
     return sum(_cost(op, functions) for op in _needed(graph.outputs))
 
 
@@ -78,6 +78,8 @@ def _cost(op: tf.Operation, functions: dict) -> int:
     """The cost of an operation of a graph with these functions, by name."""
     if op.type in _FREE or (op.type in _CALLS and _is_free(op.get_attr("f").name, functions)):
         return 0
+    if op.type in _CALLS and _is_convolution(op.get_attr("f").name, functions):
+        return _cost_of_convolutions(functions[op.get_attr("f").name])
     if op.type not in _COSTS:
         raise ValueError(
             f"Expected operations whose cost is known: {', '.join(_COSTS)}, and those without "
@@ -93,6 +95,28 @@ def _is_free(name: str, functions: dict) -> bool:
     return all(
         node.op in _FREE or (node.op in _CALLS and _is_free(node.attr["f"].func.name, functions))
         for node in functions[name].node_def
+    )
+
+
+def _is_convolution(name: str, functions: dict) -> bool:
+    """Whether a function costs what its convolutions do, as that of a grouped one on a CPU."""
+    return all(node.op in (*_FREE, "Conv2D", "Conv3D") for node in functions[name].node_def)
+
+
+def _cost_of_convolutions(function: Any) -> int:
+    """The cost of the convolutions in the definition of a function, with the shapes of results."""
+    arguments = enumerate(function.signature.input_arg)
+    attributes = {x.name: function.arg_attr[index].attr for index, x in arguments}
+    attributes |= {node.name: node.attr for node in function.node_def}
+    shapes = {
+        name: [axis.size for axis in shape.dim]
+        for name, attribute in attributes.items()
+        for shape in attribute["_output_shapes"].list.shape[:1]
+    }
+    convolutions = [node for node in function.node_def if node.op in ("Conv2D", "Conv3D")]
+    return sum(
+        2 * math.prod(shapes[node.input[1].partition(":")[0]][:-1]) * math.prod(shapes[node.name])
+        for node in convolutions
     )
 
 
@@ -134,11 +158,14 @@ def _count_convolution(op: tf.Operation) -> int:
     """
     is_depthwise, is_transposed = "Depthwise" in op.type, op.type.endswith("BackpropInput")
     summed = op.inputs[1].shape[: -2 if is_depthwise else -1]
-    return (
-        2
-        * math.prod(summed)
-        * (op.inputs[2] if is_transposed else op.outputs[0]).shape.num_elements()
-    )
+    result = op.inputs[2] if is_transposed else op.outputs[0]
+    # A dilated convolution is one of the pixels that are apart, whose results are then merged and
+    # cut to size.
+    consumers = cast(Any, result).consumers()  # which the stubs lack
+    while len(consumers) == 1 and consumers[0].type in ("Squeeze", "BatchToSpaceND"):
+        (result,) = consumers[0].outputs
+        consumers = cast(Any, result).consumers()
+    return 2 * math.prod(summed) * result.shape.num_elements()
 
 
 _COSTS = {
@@ -159,6 +186,7 @@ _NAMES = """
     Reshape Transpose ExpandDims Squeeze Pack Unpack ConcatV2 Split SplitV Slice StridedSlice
     BroadcastTo Tile Pad PadV2 MirrorPad GatherV2 GatherNd ResourceGather Shape ShapeN Size Fill
     Range ZerosLike OnesLike ReverseV2 SpaceToDepth DepthToSpace
+    SpaceToBatchND BatchToSpaceND
     SelectV2
     Less LessEqual Greater GreaterEqual Equal NotEqual LogicalAnd LogicalOr LogicalNot AddV2
     AddN BiasAdd Sub Mul DivNoNan RealDiv FloorDiv FloorMod Neg Abs Sign Pow Square

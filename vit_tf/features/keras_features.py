@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from vit_tf.common.names import format_list, match
 from vit_tf.features import edits, recorder
-from vit_tf.features.attention_weights import axial_layers, shared_values
+from vit_tf.features.attention_weights import other_attention, shared_values
 from vit_tf.features.class_names import find_class_names
 from vit_tf.features.features import (
     ClassScores,
@@ -263,11 +263,12 @@ def keras_features(
     if grid is None:
         inferring = infer_grid
         grid, reasons = infer_grid(described.names, described.graph)
-    if axial := axial_layers(model):
-        reasons = {
-            **reasons,
-            "attention weights": f"{format_list(axial)} attend along some of their axes only",
-        }
+    by_reason: dict[str, list[str]] = {}
+    for path, does in other_attention(model).items():
+        by_reason.setdefault(does, []).append(path)
+    if by_reason:
+        does = "; ".join(f"{format_list(paths)} {does}" for does, paths in by_reason.items())
+        reasons = {**reasons, "attention weights": does}
     facts = replace(facts, grid=grid, is_grid_inferred=declared.grid is None, reasons=reasons)
     if described.scores.tap and described.scores.is_head:
         scores = ClassScores(described.scores.tap, kind_of_scores(described.scores))

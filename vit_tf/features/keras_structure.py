@@ -54,7 +54,7 @@ def _opened(
 ) -> Iterator[LayerEntry]:
     """The entries of a container, with those of the layers that are opened in their place."""
     calls = _calls_in(prefix, all_calls)
-    classes = Counter(type(call.layer) for call in calls if _has_blocks(call.layer))
+    classes = Counter(type(_unwrapped(call.layer)) for call in calls if _has_blocks(call.layer))
     graph = recorder.functional_graph(container)
     places = _Stretches(graph, prefix, needed).places if graph else None
     sums = _sums(graph) if graph else set()
@@ -63,9 +63,9 @@ def _opened(
     for call in calls:
         inside = [x for x in _calls_in(f"{call.path}/", all_calls) if _has_blocks(x.layer)]
         if len(inside) > len({type(x.layer) for x in inside}) and _last_inside(call, all_calls):
-            stages.add(type(call.layer))
+            stages.add(type(_unwrapped(call.layer)))
     for call in calls:
-        layer = call.layer
+        layer = _unwrapped(call.layer)
         number, is_single = (0, True) if places is None else places.get(call.name, (0, False))
         own_stretch = (*stretch, number) if number else stretch
         # A stage ends with what one of its blocks returns, or its layer that merges positions.
@@ -74,9 +74,9 @@ def _opened(
         inside = [c.path for c in _calls_in(f"{call.path}/", all_calls) if _has_blocks(c.layer)]
         is_loop = len(inside) > len(set(inside))
         is_only = classes[type(layer)] == 1 and (is_loop or _is_stack(layer))
-        is_long_path = number and recorder.functional_graph(layer) is not None
+        is_long_path = number and recorder.functional_graph(call.layer) is not None
         if is_only or is_stage or is_long_path:
-            inner = list(_opened(layer, f"{call.path}/", all_calls, needed, own_stretch))
+            inner = list(_opened(call.layer, f"{call.path}/", all_calls, needed, own_stretch))
             if inner:
                 yield from inner
                 continue
@@ -87,7 +87,7 @@ def _opened(
             has_blocks=_has_blocks(layer),
             is_single=is_single,
             kernel=_kernel_shape(layer),
-            is_sum=layer.name in sums,
+            is_sum=call.layer.name in sums,
             activation=getattr(getattr(layer, "activation", None), "__name__", ""),
             stretch=own_stretch,
             kind=type(layer).__qualname__,
@@ -135,8 +135,16 @@ def _learns(layer: Any) -> bool:
     return bool(getattr(layer, "weights", ())) and not is_normalization
 
 
+def _unwrapped(layer: Any) -> Any:
+    """The layer inside wrappers such as `SpectralNormalization`, which are no blocks themselves."""
+    while isinstance(layer, keras.layers.Wrapper):
+        layer = layer.layer
+    return layer
+
+
 def _has_blocks(layer: Any) -> bool:
     """Whether a layer contains layers with weights."""
+    layer = _unwrapped(layer)
     inside = recorder.layers_in(layer) if getattr(layer, "weights", ()) else ()
     return any(inner.weights for inner in inside)
 
@@ -156,7 +164,7 @@ def _is_stack(layer: Any) -> bool:
 
 
 def _kernel_shape(layer: Any) -> tuple[int, ...]:
-    kernel = getattr(layer, "kernel", None)
+    kernel = getattr(_unwrapped(layer), "kernel", None)
     return () if kernel is None else tuple(kernel.shape)
 
 

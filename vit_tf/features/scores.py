@@ -200,14 +200,14 @@ def _follows_kernel(operation: Any) -> bool:
     True where the operation shows neither this nor the opposite.
     """
     while operation is not None and operation.type in BEHIND_KERNELS:
-        inputs = [tensor for tensor in operation.inputs if not _is_parameter(tensor)]
+        inputs = [tensor for tensor in operation.inputs if not is_parameter(tensor)]
         if operation.type in ("AddV2", "Sub", "Mul", "RealDiv") and len(inputs) > 1:
             return False  # a sum or product of two paths, as in a normalization
         operation = operation_of(inputs[0]) if inputs else None
     return operation is None or operation.type not in CHANNELS
 
 
-def _is_parameter(tensor: Tensor) -> bool:
+def is_parameter(tensor: Tensor) -> bool:
     """Whether a tensor of a graph is a weight or a constant, cast or reshaped."""
     operation = tensor.op
     while operation.type in (*PASSED, "Reshape", "Squeeze", "ExpandDims") and operation.inputs:

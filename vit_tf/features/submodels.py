@@ -20,10 +20,10 @@ from vit_tf.features.attention_weights import (
     AttentionWeights,
     MaskedCalls,
     attention_layers,
-    axial_layers,
     computed_weights,
     find_contradicted,
     has_own_rule,
+    other_attention,
     shared_values,
 )
 from vit_tf.features.input_range import find_preprocessing
@@ -208,9 +208,11 @@ def _foreign_taps(model: keras.Model, patterns: Sequence[str]) -> tuple[Tensor, 
     if any(p.endswith((LOGITS, LOG_ODDS)) or p == "output" for p in patterns):
         scores = find_scores(model)
         scores = None if scores.tap in ("", *traced) else scores
-    if (axial := axial_layers(model)) and any(is_part(x, "weights") for x in patterns):
+    others = other_attention(model)
+    if others and any(is_part(x, "weights") for x in patterns):
         warnings.warn(
-            f"Attention along some of the axes only is left out: {format_list(axial)}", stacklevel=3
+            f"Attention that is not between all tokens is left out: {format_list(others)}",
+            stacklevel=3,
         )
     # What is computed from layers is matched only by patterns that ask for it.
     chosen: set[str] = set()

@@ -212,6 +212,8 @@ class Execution(TorchFunctionMode):
         # What the module ends in, a key of `ScoreKind` or "linear"; "" where it is not known.
         self.ending = ""
         self.attending: set[str] = set()  # paths of submodules that weight values by a softmax
+        self._applied: Tensor | None = None  # the last attention weights that were multiplied
+        self.divided_heads: set[str] = set()  # sites whose weights are multiplied more than once
         # Several vectors that the module returns, none of which has a usual name.
         self.vectors: dict[str, Tensor] = {}
 
@@ -306,6 +308,11 @@ class Execution(TorchFunctionMode):
             site = self._structure.sites.get((path, self._joins[path]))
         if func is F.scaled_dot_product_attention:
             result = self._attend(*args, **kwargs)
+        elif name in axes.PRODUCTS and any(x is self._applied for x in args if x is not None):
+            # Weights that are used again, as with relative positions of values, have one name, and
+            # neither product is the output of a head by itself.
+            self.divided_heads.add(self._site())
+            result = func(*args, **kwargs)
         elif name in MULTIPLICATIONS and axes.label_of(args[0]) == axes.WEIGHTS:
             result = self._apply_weights(func, *args, **kwargs)
         elif name == "einsum" and (mean := find_weighted_mean(args)):
@@ -357,6 +364,7 @@ class Execution(TorchFunctionMode):
         return self._attention("heads", weights.to(value.dtype) @ value, heads)
 
     def _apply_weights(self, func: Callable, weights: Tensor, value: Tensor, **kwargs: Any) -> Any:
+        self._applied = weights
         heads = axes.folded_heads(weights)
         weights = self._attention("weights", weights, heads)
         return self._attention("heads", func(weights, value, **kwargs), heads)
@@ -372,17 +380,20 @@ class Execution(TorchFunctionMode):
             by_head = by_head.transpose(0, 1) if is_swapped else by_head
         elif value.dim() == 3 and size and shape[0] % size == 0:
             by_head = value.reshape(size, -1, *shape[1:])
+        result = self.named(f"{self._site()}/{what}", by_head)
+        if result is by_head:
+            return value
+        return (result.transpose(0, 1) if is_swapped else result).reshape(shape)
+
+    def _site(self) -> str:
+        """The name of the attention that runs: of its block, or the path of the submodule."""
         path = self._stack[-1] if self._stack else ""
         # Not a softmax or dropout inside the submodule that attends.
         if isinstance(self._module.get_submodule(path), torch.nn.Softmax | torch.nn.Dropout):
             path = path.rpartition(".")[0]
-        block = next((outer for outer in reversed(self._stack) if outer in self._blocks), None)
-        site = path if block is None else f"{block}/attention"
         self.attending.add(path)
-        result = self.named(f"{site}/{what}", by_head)
-        if result is by_head:
-            return value
-        return (result.transpose(0, 1) if is_swapped else result).reshape(shape)
+        block = next((outer for outer in reversed(self._stack) if outer in self._blocks), None)
+        return path if block is None else f"{block}/attention"
 
     def _join(self, func: Callable, args: tuple, kwargs: dict, site: Site) -> Tensor:
         """Names a sum or concatenation that ends a block, and the terms of a sum."""

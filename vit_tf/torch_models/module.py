@@ -242,6 +242,8 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         paths = {path for path, _ in module.named_modules()}
         execution = Execution(module, watch, paths, structure, inside=True)
         execution.run(tensor)
+    for site in execution.divided_heads:
+        layouts.pop(f"{site}/heads", None)
     returned = {
         output: next((name for name, value in vectors.items() if value is vector), "")
         for output, vector in execution.vectors.items()

@@ -17,9 +17,8 @@ from vit_tf.analysis.figures.data import (
     Data,
     batch_test,
     few_images,
-    field_batch_size,
+    field_sizes,
     make_data,
-    num_field_images,
 )
 from vit_tf.analysis.figures.figure import all_figures, plan
 from vit_tf.analysis.figures.measure import with_inputs
@@ -37,7 +36,7 @@ from vit_tf.features.submodels import describe_taps
 def test_gradients_are_taken_of_fewer_large_images_at_once(size, at_once, count):
     spec = tf.TensorSpec((None, size, size, 3)), tf.TensorSpec((None,), tf.int64)
     data = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=spec)
-    assert (field_batch_size(data), num_field_images(at_once)) == (at_once, count)
+    assert field_sizes(data) == (at_once, count)
 
 
 def test_fields_are_of_whole_batches_where_there_are_enough_images():

@@ -152,6 +152,7 @@ def test_examples_that_differ_from_the_first_are_explained():
         (mixed, "float32 and uint8 images"),
         (ragged, r"shape \(2,\) for each image.*Received: shape \(1,\)"),
         ([], "at least one image"),
+        ([3, 4], "each image to be an array.*Received: int"),
     ):
         with pytest.raises(ValueError, match=words):
             list(batch_images(Counted(examples), LEVELS, IN_ORDER))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from vit_tf import intervene, submodel
+from vit_tf import analysis, intervene, submodel
 from vit_tf.features.attention_weights import (
     attention_layers,
     computed_weights,
@@ -238,12 +238,67 @@ def test_attention_along_one_axis_is_refused_by_name():
     layer = keras.layers.MultiHeadAttention(2, 4, attention_axes=2, name="rows")
     model = keras.Model(x, layer(x, x))
     with (
-        pytest.warns(UserWarning, match="axes only is left out: rows"),
+        pytest.warns(UserWarning, match="not between all tokens is left out: rows"),
         pytest.raises(ValueError, match="Unknown layer or pattern"),
     ):
         submodel(model, "*/weights")
     with pytest.raises(ValueError, match=r"weights not found .* rows attend along some"):
         features_of(model, "attention")
+
+
+def of_channels(h, kind, name):
+    """Attention between 16 channels, of 16 tokens, and back."""
+    attend = keras.layers.MultiHeadAttention(2, 8, name=name)
+    if kind == "permute":
+        t = keras.layers.Permute((2, 1))(h)
+    elif kind == "operation":
+        t = ops.transpose(h, (0, 2, 1))
+    else:  # tokens are mixed first
+        t = keras.layers.Dense(16)(keras.layers.LayerNormalization()(ops.swapaxes(h, 1, 2)))
+    return ops.swapaxes(attend(t, t), 1, 2)
+
+
+def of_patches(images, kind):
+    """16 tokens with 16 channels."""
+    if kind == "convolution":
+        return keras.layers.Reshape((16, 16))(keras.layers.Conv2D(16, 8, 8)(images))
+    if kind == "patches":
+        x = keras.layers.Permute((1, 3, 2, 4))(keras.layers.Reshape((4, 8, 4, 24))(images))
+        return keras.layers.Dense(16)(keras.layers.Reshape((16, 192))(x))
+    x = ops.image.extract_patches(images, 8)
+    return keras.layers.Dense(16)(keras.layers.Reshape((16, 192))(x))
+
+
+@pytest.mark.parametrize("patches", ["convolution", "patches", "extracted"])
+@pytest.mark.parametrize("kind", ["permute", "operation", "mixed"])
+def test_attention_between_channels_is_left_out(kind, patches, rng):
+    """Where there are as many channels as tokens, shapes do not show it."""
+    images = keras.Input((32, 32, 3))
+    h = of_patches(images, patches)
+    normed = []
+    for block in range(2):
+        normed.append(keras.layers.LayerNormalization()(h + ops.ones((1, 16, 16))))
+        tokens = keras.layers.MultiHeadAttention(2, 8, name=f"tokens{block}")
+        h = keras.layers.Add()([h, tokens(normed[-1], normed[-1])])
+        h = keras.layers.Add()([h, of_channels(h, kind, f"channels{block}")])
+        h = keras.layers.Add()([h, keras.layers.Dense(16)(keras.layers.Dense(32, "gelu")(h))])
+    pooled = keras.layers.GlobalAveragePooling1D()(h)
+    model = keras.Model(images, keras.layers.Dense(5)(pooled))
+    values = rng.uniform(-1, 1, (6, 32, 32, 3)).astype("float32")
+    with pytest.warns(UserWarning, match="left out: channels0, channels1"):
+        found = analysis.attention_distance(model, values)
+    places = np.stack(np.indices((4, 4)).reshape(2, -1), -1) * 8.0
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    inputs = keras.Model(images, normed)(values)
+    for block, x in enumerate(inputs):
+        layer = model.get_layer(f"tokens{block}")
+        _, weights = layer(x, x, return_attention_scores=True)
+        expected = (np.asarray(weights, np.float64) * apart).sum(-1).mean((0, 2))
+        np.testing.assert_allclose(found.values[block], expected, rtol=1e-4)
+    alone = of_channels(of_patches(images, patches), kind, "channels")
+    alone = keras.Model(images, keras.layers.Dense(5)(keras.layers.GlobalAveragePooling1D()(alone)))
+    with pytest.raises(ValueError, match=r"weights not found .* channels attend between channels"):
+        analysis.attention_distance(alone, values)
 
 
 def test_a_sliding_window_is_a_mask():

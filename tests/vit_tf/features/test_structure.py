@@ -228,6 +228,24 @@ def test_scores_of_averaged_classifiers_are_no_representations(activation):
         assert {*graph.representations} == stages | {"a_pool", "b_pool"}
 
 
+def test_layers_in_wrappers_are_as_without_them(rng):
+    """Spectral normalization of each layer with a kernel, as in a discriminator."""
+    layers = keras.layers
+
+    def network(wrap):
+        x = images = keras.Input((32, 32, 3))
+        for index in range(3):
+            x = wrap(layers.Conv2D(8, 3, 2, padding="same"))(x)
+            x = layers.LeakyReLU(name=f"activation{index}")(x)
+        pooled = layers.GlobalAveragePooling2D(name="pooled")(x)
+        return keras.Model(images, wrap(layers.Dense(5))(pooled))
+
+    images = rng.normal(size=(2, 32, 32, 3)).astype("float32")
+    expected = ["activation0", "activation1", "activation2", "pooled"]
+    for wrap in (lambda layer: layer, layers.SpectralNormalization):
+        assert list(vit_tf.extract_features(network(wrap), images)) == expected
+
+
 def test_blocks_of_short_paths_are_not_opened():
     layers, images = keras.layers, keras.Input((32, 32, 3))
     x = layers.Conv2D(8, 3, padding="same", name="stem")(images)

@@ -77,6 +77,9 @@ class Attention(nn.Module):
             scores = scores.masked_fill(torch.eye(tokens, dtype=torch.bool), -1e4)
             self.weights = scores.softmax(-1)
             y = (self.weights @ v).transpose(1, 2)
+            if self.kind == "positions":  # relative ones, added to the values
+                table = torch.arange(16.0).cos().expand(tokens, tokens, 16)
+                y = y + torch.einsum("bhqk,qkd->bqhd", self.weights, table)
         return self.out(y.reshape(n, tokens, width))
 
 
@@ -162,6 +165,21 @@ def test_attention_is_that_of_queries_and_keys_alone(kind, images):
     ratio = analysis.skip_ratio(module, images)
     assert [x.rpartition("/")[2] for x in ratio.layer.values] == ["attention", "mlp"] * 2
     np.testing.assert_allclose(ratio.part_ratio.sel(part="all"), ratios, rtol=1e-4)
+
+
+def test_weights_that_are_used_twice_are_one_attention_without_outputs_of_heads(images):
+    module = net("positions")
+    distance = analysis.attention_distance(module, images)
+    assert distance.sizes["layer"] == 2
+    first = module.blocks[0].attention
+    with torch.no_grad():
+        module(torch.tensor(images).permute(0, 3, 1, 2))
+    rows = np.indices((4, 4)).reshape(2, -1).T * 4
+    apart = np.linalg.norm(rows[:, None] - rows[None], axis=-1)
+    expected = (first.weights.mean(0).double().numpy() * apart).sum(-1).mean(-1)
+    np.testing.assert_allclose(distance[0], expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="Outputs of attention heads not found"):
+        analysis.head_ablation(module, (images, np.arange(6) % 5))
 
 
 def test_heads_that_are_folded_in_front_of_examples_are_ablated_one_by_one(images):
