@@ -22,8 +22,8 @@ def measure_preprocessing(processor: Any, num_channels: int) -> Preprocessing | 
     """What an image processor does with images, or None where no `Preprocessing` does the same.
 
     The fields of processors mean something else in each class. So the mean and std follow from
-    what the processor makes of black and white, and the size from what it makes of ramps. The
-    `Preprocessing` is returned if it makes the same of images of noise.
+    its results for black and white images, and the size from its results for ramps. The
+    `Preprocessing` is returned if it has the same results for images of noise.
     """
     try:
         return _measure(processor, num_channels)
