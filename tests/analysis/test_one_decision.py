@@ -23,7 +23,7 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.explorer.exploration import open_subject
 from vit_tf.analysis.figures.data import make_data
-from vit_tf.analysis.figures.figure import lookup_figures, plan
+from vit_tf.analysis.figures.figure import lookup_figures, plan_pictures
 from vit_tf.analysis.figures.measure import measure_all
 from vit_tf.analysis.figures.models import (
     LoadedModel,
@@ -308,7 +308,7 @@ def test_the_class_scores_are_the_same(surfaces):
 
 def figure_of(surfaces, number):
     """The result of a figure of Raghu et al., as a report measures it; None if it has none."""
-    pictures, _ = plan(lookup_figures([number]), [surfaces.study], surfaces.data)
+    pictures, _ = plan_pictures(lookup_figures([number]), [surfaces.study], surfaces.data)
     wanted = [m for picture in pictures for m in picture.measurements.values()]
     results, problems = measure_all(wanted, surfaces.data, surfaces.folder / "results")
     assert not problems
