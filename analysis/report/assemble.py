@@ -655,11 +655,11 @@ def _sections(
 
 def _result(rows: Sequence[Comparison], claims: Sequence[Row]) -> str:
     """The result of a chapter as one sentence: of its quantities, otherwise of its claims."""
-    differing = [row for row in rows if row.main]
+    differing = [row for row in rows if row.main_sentence]
     if differing:
-        return max(differing, key=lambda row: row.size).main
+        return max(differing, key=lambda row: row.relative_difference).main_sentence
     if rows:
-        return rows[0].plain
+        return rows[0].values_sentence
     tested = [row for row in claims if isinstance(row, Tested)]
     if not tested:
         return ""
