@@ -293,9 +293,10 @@ def test_each_fact_is_the_same(surfaces):
 @all_models
 def test_commands_expect_the_images_that_calls_prepare(surfaces):
     options = argparse.Namespace(mean=None, std=None, range=None)
-    preprocessing, origin = common.expected_images(options, open_model(surfaces.model))
+    preprocessing, origin, is_assumed = common.expected_images(options, open_model(surfaces.model))
     assert preprocessing == surfaces.facts.expected_images
-    assert origin.startswith("assumed: ") == (surfaces.facts.preprocessing is None)
+    assert is_assumed == (surfaces.facts.preprocessing is None)
+    assert origin.startswith("assumed: ") == is_assumed
 
 
 @whole_models
