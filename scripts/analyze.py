@@ -117,7 +117,7 @@ NOT_FITTED = "No probes are fitted: there are no labelled training images apart 
 
 
 def main(arguments: Arguments = None) -> int:
-    """Run the command; its exit status."""
+    """Runs the command and returns its exit status."""
     return report_commands.run_logged(parse, run, arguments)
 
 
@@ -242,7 +242,8 @@ def open_models(options: Options) -> tuple[list[LoadedModel], list[str], Preproc
         role = roles[index] if roles else "-"
         kind = kinds[index] if kinds else "-"
         model = common.open_features(source)  # before its digest, for the errors of a wrong path
-        expects, origin = common.expected_images(options, model, override=len(sources) == 1)
+        override = len(sources) == 1
+        expects, origin, _ = common.expected_images(options, model, override)
         opened.append(
             LoadedModel(
                 distinct(name, {slug(other.name) for other in opened}),

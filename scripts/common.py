@@ -467,16 +467,21 @@ def given_preprocessing(options: Options, size: Size | None = None) -> Preproces
 
 def expected_images(
     options: Options, model: OpenedModel, override: bool = True
-) -> tuple[Preprocessing, str]:
-    """The `Preprocessing` of a model's images, and its origin; options `override` the model's."""
+) -> tuple[Preprocessing, str, bool]:
+    """The `Preprocessing` of a model's images, its origin, and whether it is only assumed.
+
+    Options `override` the model's.
+    """
     from vit_tf.features.conversion import facts_of  # only here, since it imports Keras
 
     facts = facts_of(model)
     expected, origin = facts.expected_images, facts.preprocessing_origin
     specified = given_preprocessing(options, expected.size)
     if specified and (override or not origin.startswith("set ")):
-        return specified, "set by the options"
-    return expected, origin if facts.preprocessing else f"assumed: {origin}"
+        return specified, "set by the options", False
+    if facts.preprocessing:
+        return expected, origin, False
+    return expected, f"assumed: {origin}", True
 
 
 def describe_values(preprocessing: Preprocessing, origin: str) -> str:

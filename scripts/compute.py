@@ -60,7 +60,7 @@ class Run:
 
 
 def main(arguments: Arguments = None) -> int:
-    """Run the command; its exit status."""
+    """Runs the command and returns its exit status."""
     return common.run_command(parse, run, arguments)
 
 

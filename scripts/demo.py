@@ -45,7 +45,7 @@ OPTIONS = {
 
 
 def main(arguments: Arguments = None) -> int:
-    """Run the command; its exit status."""
+    """Runs the command and returns its exit status."""
     return report_commands.run_logged(parse, run, arguments)
 
 

@@ -71,7 +71,7 @@ MAIN += ("--shots", "--taps", "--range", "--out")
 
 
 def main(arguments: Arguments = None) -> int:
-    """Run the command; its exit status."""
+    """Runs the command and returns its exit status."""
     return common.run_command(parse, run, arguments, backends=common.TRAINING_BACKENDS)
 
 
@@ -193,7 +193,7 @@ def evaluate(options: Options) -> dict[str, Any]:
     from vit_tf.training.runs import explain_wrong_examples
 
     model = common.open_model(options.model)
-    preprocessing, origin = common.expected_images(options, model)
+    preprocessing, origin, _ = common.expected_images(options, model)
     values = common.describe_values(preprocessing, origin)
     arguments = {
         "batch_size": options.batch_size,

@@ -61,7 +61,7 @@ MAIN = ("--import", "--image-size", "--patch-size", "--range", "--out", "--expla
 
 
 def main(arguments: Arguments = None) -> int:
-    """Run the command; its exit status."""
+    """Runs the command and returns its exit status."""
     return common.run_command(parse, run, arguments)
 
 
@@ -116,7 +116,7 @@ def run(options: Options) -> None:
     for name, source in zip(names, options.models, strict=True):
         name = distinct(name, [slug(other) for other in models])
         model = common.open_features(source)
-        preprocessing, origin = common.expected_images(options, model)
+        preprocessing, origin, _ = common.expected_images(options, model)
         lines.append(f"{name}, images: {common.describe_values(preprocessing, origin)}")
         models[name] = (
             model,

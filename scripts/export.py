@@ -34,7 +34,7 @@ OPTIONS = {
 
 
 def main(arguments: Arguments = None) -> int:
-    """Run the command; its exit status."""
+    """Runs the command and returns its exit status."""
     return common.run_command(parse, run, arguments)
 
 
@@ -51,7 +51,7 @@ def parse(arguments: Arguments = None) -> Options:
 
 
 def run(options: Options) -> None:
-    """List the taps of a model, or export some of them."""
+    """Lists the taps of a model, or exports some of them."""
     from vit_tf.checkpoints.saving import export_whole
 
     model = common.open_model(options.model)
@@ -59,8 +59,8 @@ def run(options: Options) -> None:
         print("\n".join(vit_tf.submodel(model, "*").taps))
         return
     features = vit_tf.submodel(model, *options.taps)
-    preprocessing, origin = common.expected_images(options, model)
-    if not origin.startswith("assumed"):
+    preprocessing, origin, is_assumed = common.expected_images(options, model)
+    if not is_assumed:
         features.preprocessing = preprocessing
     export_whole(features, options.out)
     print(f"{len(features.taps)} taps, {options.out}")

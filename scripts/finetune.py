@@ -69,7 +69,7 @@ MAIN += ("--learning-rate", "--mixup", "--flip", "--out", "--strategy", "--mixed
 
 
 def main(arguments: Arguments = None) -> int:
-    """Run the command; its exit status."""
+    """Runs the command and returns its exit status."""
     return common.run_command(
         parse, run, arguments, common.describe_epochs, common.TRAINING_BACKENDS
     )

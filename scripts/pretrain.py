@@ -59,7 +59,7 @@ MAIN += ("--learning-rate", "--flip", "--out", "--strategy", "--mixed-precision"
 
 
 def main(arguments: Arguments = None) -> int:
-    """Run the command; its exit status."""
+    """Runs the command and returns its exit status."""
     return common.run_command(
         parse, run, arguments, common.describe_epochs, common.TRAINING_BACKENDS
     )

@@ -32,7 +32,7 @@ OPTIONS = {
 
 
 def main(arguments: Arguments = None) -> int:
-    """Run the command; its exit status."""
+    """Runs the command and returns its exit status."""
     return common.run_command(parse, run, arguments, backends=None)
 
 

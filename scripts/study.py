@@ -117,7 +117,7 @@ DIGITS_NOTE = (
 
 
 def main(arguments: Arguments = None) -> int:
-    """Run the command; its exit status."""
+    """Runs the command and returns its exit status."""
     return report_commands.run_logged(parse, run, arguments)
 
 

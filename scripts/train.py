@@ -85,7 +85,7 @@ MAIN += ("--recipe", "--epochs", "--learning-rate", "--out", "--strategy", "--mi
 
 
 def main(arguments: Arguments = None) -> int:
-    """Run the command; its exit status."""
+    """Runs the command and returns its exit status."""
     return common.run_command(
         parse, run, arguments, common.describe_epochs, common.TRAINING_BACKENDS
     )

@@ -1,4 +1,4 @@
-"""Figures of papers: the words that they are written in, and the pictures that they give."""
+"""Definitions of figures of papers, and the pictures made from them for given models."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +21,11 @@ from .models import ROLES, NotApplicable, StudyModel
 MAIN, ALL = "main", "all"
 # The fields, in braces, of the name, the title and the caption of a figure.
 TEXT_FIELDS = ("model", "other", "base", "models", "label")
+# The roles of the models that `vit-tf study` trains without --full.
+SHORT_STUDY = ("vit", "gap", "resnet")
+# The inputs of claims that no figure measures: a model comes with its test accuracy, and the roles
+# that models play in a claim with the name of the block that was trained without skips.
+ALWAYS_AVAILABLE = ("accuracy", "block")
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,9 @@ class Overview:
     """What the first screen of a report shows of a figure: a panel titled `label`."""
 
     label: str
-    values: Callable
-    unit: str
+    # From a result to an array: values by layer (1-D), or of pairs of layers, from 0 to 1 (2-D).
+    values: Callable[[Any], Any]
+    unit: str  # of the values, the label of their axis or colour bar
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,8 @@ class Figure:
             figure. A word in lower case, such as `"effective"`, has no prefix.
         chapter: the `papers.chapters.Chapter` of the report that contains the figure.
         shows: what the figure shows, as a phrase for lists of figures.
-        models: the models that are compared, as a selector: `each`, `split`, `together`, `pairs` or
-            `group`.
+        models: the `Selector` of the models that are compared, which `each`, `split`, `together`,
+            `pairs` or `group` returns.
         measure: function that returns a measurement, or a dict from label to measurement. The
             arguments of the function are one model for `each`, `split` and `together`, two models
             for `pairs`, and a list of models for `group`. The function returns None if the figure
@@ -128,7 +134,7 @@ class Figure:
 
     @property
     def numbers_in_paper(self) -> tuple[str, ...]:
-        """The numbers of the figure in its paper, which only its panels share."""
+        """The numbers of the figure in its paper, such as `("W.3",)`."""
         prefix = self.paper.prefix
         return tuple(n if n.islower() else f"{prefix}{n}" for n in self.numbers.split())
 
@@ -151,14 +157,15 @@ class Figure:
             pictures, reasons = selector.select_models(self, models)
         except Exception as error:
             return [], [explain(error, describe_figure(self))]
-        # Why the user's models are not shown.
-        if pictures or selector.user_models is True or not with_roles(models, "model"):
+        if pictures or selector.shows_user_models or not with_roles(models, "model"):
             return pictures, reasons
-        if selector.user_models is False:
-            trained = [x for x in selector.all_roles if x not in ("vit", "gap", "resnet")]
-            words = join_words(ROLES[role] for role in trained)
-            return pictures, [f"It needs {words}, which vit-tf study --full trains."]
-        return pictures, [selector.user_models] if selector.user_models else []
+        # Why the user's models are not shown.
+        why_not = selector.why_not
+        if why_not is None:
+            further = [x for x in selector.all_roles if x not in SHORT_STUDY] or selector.all_roles
+            words = join_words(ROLES[role] for role in further)
+            why_not = f"It needs {words}, which vit-tf study --full trains."
+        return pictures, [why_not] if why_not else []
 
 
 @dataclass(frozen=True)
@@ -168,14 +175,14 @@ class Selector:
     roles: tuple[str, ...]
     # From the figure and the models to the pictures, and why others are missing.
     select_models: "Callable[[Figure, list[StudyModel]], Pictures]"
-    # Whether it shows the user's models, of role "model", too; or a sentence on why not, which is
-    # empty where another figure shows them.
-    user_models: bool | str = True
+    shows_user_models: bool = True  # whether it shows models of the role "model", too
+    # A sentence on why it does not; empty if nothing is said, since another figure shows them; None
+    # if it needs models that `vit-tf study` trains.
+    why_not: str | None = None
     others: tuple[str, ...] = ()  # for `pairs`, the roles of the second model
     baselines: tuple[str, ...] = ()  # for `together`, drawn next to the models
-    require_model: Callable[[StudyModel], Any] | None = (
-        None  # for `group`, raises `NotApplicable` for some models
-    )
+    # For `group`, a function that raises `NotApplicable` for models that are left out.
+    require_model: Callable[[StudyModel], Any] | None = None
     panel: str = ""  # title of a picture among those of other models, as `Figure.title`
 
     @property
@@ -183,14 +190,19 @@ class Selector:
         """Every role that it takes a trained model for."""
         return (*self.roles, *self.others)
 
-    def applicable(self, models: list[StudyModel]) -> list[StudyModel]:
-        """The models that play one of the roles, and the user's."""
-        return with_roles(models, *self.roles, *(["model"] if self.user_models is True else []))
+    @property
+    def shown_roles(self) -> tuple[str, ...]:
+        """The roles that it takes models for, with that of the user's models if it shows them."""
+        return (*self.roles, "model") if self.shows_user_models else self.roles
 
 
-def each(*roles: str, user_models: bool | str = True, panel: str = "{model}") -> Selector:
+# In the functions below, `user_models` and `why_not` are `shows_user_models` and `why_not` of the
+# `Selector`.
+def each(
+    *roles: str, user_models: bool = True, why_not: str | None = None, panel: str = "{model}"
+) -> Selector:
     """One picture for each model with one of these roles; `panel` is its title."""
-    return Selector(roles, _each, user_models, panel=panel)
+    return Selector(roles, _each, user_models, why_not, panel=panel)
 
 
 def split(*roles: str) -> Selector:
@@ -208,19 +220,26 @@ def pairs(
     others: tuple[str, ...],
     *,
     ordered: bool = False,
-    user_models: bool | str = True,
+    user_models: bool = True,
+    why_not: str | None = None,
 ) -> Selector:
-    """One picture for each pair of models with these roles, and for each pair of user models."""
-    arranged = permutations if ordered else combinations
-    select_models = partial(_pairs, arranged=arranged)
-    return Selector(roles, select_models, user_models, others=others, panel="{model} and {other}")
+    """One picture for each pair of models with these roles, and for each pair of user models.
+
+    With `ordered`, each pair of user models has two pictures, one for each order.
+    """
+    select_models = partial(_pairs, arranged=permutations if ordered else combinations)
+    panel = "{model} and {other}"
+    return Selector(roles, select_models, user_models, why_not, others=others, panel=panel)
 
 
 def group(
-    *roles: str, user_models: bool | str = True, require_model: Callable | None = None
+    *roles: str,
+    user_models: bool = True,
+    why_not: str | None = None,
+    require_model: Callable | None = None,
 ) -> Selector:
     """One picture of all models with one of these roles, which are measured together."""
-    return Selector(roles, _group, user_models, require_model=require_model)
+    return Selector(roles, _group, user_models, why_not, require_model=require_model)
 
 
 def fields_of(template: str) -> list[str]:
@@ -238,10 +257,13 @@ def variants(models: list[StudyModel], model: StudyModel, role: str) -> list[Stu
     return [other for other in models if other.role == role and other.base == model]
 
 
-def _measured(
+def _make_picture(
     figure: Figure, arguments: Sequence[Any], models: Sequence[StudyModel], label: str
 ) -> "tuple[Picture | None, str]":
-    """The picture of these models, or None and what a model lacks."""
+    """The picture of these models, or None and what a model lacks.
+
+    None and an empty text mean that the figure does not apply to the models.
+    """
     try:
         measured = figure.measure(*arguments)
     except NotApplicable as error:
@@ -250,22 +272,24 @@ def _measured(
         return None, ""
     if isinstance(measured, dict):
         return Picture(figure, tuple(models), measured), ""
-    return Picture(figure, tuple(models), {label: measured}, alone=True), ""
+    return Picture(figure, tuple(models), {label: measured}, single=True), ""
 
 
 def _each(figure: Figure, models: list[StudyModel]) -> "Pictures":
     pictures, reasons = [], []
-    for model in figure.models.applicable(models):
-        picture, reason = _measured(figure, [model], [model], model.name)
-        pictures += [picture] if picture else []
-        reasons += [reason] if reason and model.role == "model" else []
+    for model in with_roles(models, *figure.models.shown_roles):
+        picture, reason = _make_picture(figure, [model], [model], model.name)
+        if picture:
+            pictures.append(picture)
+        if reason and model.role == "model":
+            reasons.append(reason)
     return pictures, reasons
 
 
 def _split(figure: Figure, models: list[StudyModel]) -> "Pictures":
     pictures, reasons = _each(figure, models)
     return [
-        replace(picture, measurements={label: measurement}, alone=True, label=label)
+        replace(picture, measurements={label: measurement}, single=True, label=label)
         for picture in pictures
         for label, measurement in picture.measurements.items()
     ], reasons
@@ -282,15 +306,16 @@ def _together(figure: Figure, models: list[StudyModel]) -> "Pictures":
         name = f"{model.original.name}: seed {model.detail}" if is_seed else model.name
         measurements |= _labelled(picture, name)
     for model in with_roles(models, *figure.models.baselines):
-        picture = _measured(figure, [model], [model], "")[0] if model.base in shown else None
-        baselines |= _labelled(picture, model.name) if picture else {}
+        if model.base in shown:
+            picture, _ = _make_picture(figure, [model], [model], model.name)
+            baselines |= _labelled(picture, model.name) if picture else {}
     both = measurements | baselines
     return [Picture(figure, shown, both, baselines=tuple(baselines))], reasons
 
 
 def _labelled(picture: "Picture", name: str) -> dict[str, Measurement]:
     """The measurements of a model by label: its name, with their own labels if they are several."""
-    labels = [name if picture.alone else f"{name}: {label}" for label in picture.measurements]
+    labels = [name if picture.single else f"{name}: {label}" for label in picture.measurements]
     return dict(zip(labels, picture.measurements.values(), strict=True))
 
 
@@ -300,12 +325,14 @@ def _pairs(
     arranged: Callable[..., Iterable[tuple[StudyModel, ...]]],
 ) -> "Pictures":
     pictures, reasons, selector = [], [], figure.models
-    user_models = with_roles(models, "model") if selector.user_models is True else []
+    user_models = with_roles(models, "model") if selector.shows_user_models else []
     first, second = with_roles(models, *selector.roles), with_roles(models, *selector.others)
     for pair in [*product(first, second), *arranged(user_models, 2)]:
-        picture, reason = _measured(figure, pair, pair, pair[0].name)
-        pictures += [picture] if picture else []
-        reasons += [reason] if reason else []
+        picture, reason = _make_picture(figure, pair, pair, pair[0].name)
+        if picture:
+            pictures.append(picture)
+        elif reason:
+            reasons.append(reason)
     if len(user_models) == 1:
         return pictures, ["It compares two models, but only one was given: add a second one."]
     return pictures, [] if pictures else list(dict.fromkeys(reasons))
@@ -313,19 +340,23 @@ def _pairs(
 
 def _group(figure: Figure, models: list[StudyModel]) -> "Pictures":
     shown, reasons, selector = [], [], figure.models
-    for model in selector.applicable(models):
+    for model in with_roles(models, *selector.shown_roles):
         try:
             if selector.require_model:
                 selector.require_model(model)
             shown.append(model)
         except NotApplicable as error:
-            reasons += [str(error)] if model.role == "model" else []
+            if model.role == "model":
+                reasons.append(str(error))
     if not shown:
         return [], reasons
-    leading = selector.roles[:1] or ("model",)
-    first = sorted(shown, key=lambda model: model.role not in leading)
-    picture, reason = _measured(figure, [shown], first, "all")
-    reasons += [reason] if reason and with_roles(models, "model") else []
+
+    # The title names a model of the first role.
+    first_role = selector.roles[0] if selector.roles else "model"
+    ordered = sorted(shown, key=lambda model: model.role != first_role)
+    picture, reason = _make_picture(figure, [shown], ordered, "all")
+    if reason and with_roles(models, "model"):
+        reasons.append(reason)
     return [picture] if picture else [], reasons
 
 
@@ -336,12 +367,12 @@ class Picture:
     figure: Figure
     models: tuple[StudyModel, ...]  # in the order of the fields of a title
     measurements: dict[str, Measurement]  # by the label that it is drawn under
-    alone: bool = False  # whether the drawing takes the only result itself, and no dict
+    single: bool = False  # whether `draw` gets the result itself, not a dict
     baselines: tuple[str, ...] = ()  # labels that are only there to compare the others with
     label: str = ""  # of the part that it shows, for `split`
 
     def missing(self, data: Data) -> str:
-        """A sentence about what it reads that there is none of; empty if nothing is missing."""
+        """Which of the data that it reads are missing, as a sentence; empty if none are."""
         reads = {name for m in self.measurements.values() for name in m.all_reads}
         return data.missing(sorted(reads))
 
@@ -376,8 +407,8 @@ class Picture:
         models = self.models
         named = {"model": models[0], "other": models[-1], "base": models[0].base or models[0]}
         values = {key: getattr(model, field) for key, model in named.items()}
-        firsts = [model for model in models if model.role != "seed"] or models
-        values["models"] = join_words([getattr(model, field) for model in firsts])
+        without_seeds = [model for model in models if model.role != "seed"] or models
+        values["models"] = join_words([getattr(model, field) for model in without_seeds])
         values["label"] = self.label
         return text.format(**values)
 
@@ -404,7 +435,8 @@ def select_pictures(
     """The pictures to draw, and the first picture of each figure that is left for later.
 
     If `numbers` contains `"main"`, these are the pictures of the leading figure of each chapter and
-    of the figures with the other numbers; otherwise, all pictures.
+    of the figures with the other numbers. Otherwise, these are all pictures, since `lookup_figures`
+    has left out the figures with other numbers.
     """
     if MAIN not in numbers:
         return list(pictures), []
@@ -423,22 +455,29 @@ def select_pictures(
 def all_figures() -> tuple[Figure, ...]:
     """Every `Figure` that a module of `papers/` defines, paper by paper, checked."""
     papers = import_module("vit_tf.analysis.papers")
-    figures: list[Figure] = []
-    owners: dict[str, str] = {}  # the module that defines the figures of a number
+    figures: dict[int, Figure] = {}  # by id: several modules may import a figure
+    modules_of: dict[int, set[str]] = {}  # the modules that define or import it
     for module in walk_packages(papers.__path__, f"{papers.__name__}."):
-        values = vars(import_module(module.name)).values()
-        # A figure that several modules import counts once.
-        known = set(map(id, figures))
-        new_figures = [x for x in values if isinstance(x, Figure) and id(x) not in known]
-        for number in (number for figure in new_figures for number in figure.numbers_in_paper):
-            if owners.setdefault(number, module.name) != module.name:
+        for value in vars(import_module(module.name)).values():
+            if isinstance(value, Figure):
+                figures[id(value)] = value
+                modules_of.setdefault(id(value), set()).add(module.name)
+
+    # One module has all figures with the same number, even if other modules import some of them.
+    modules_of_numbers: dict[str, set[str]] = {}
+    for key, figure in figures.items():
+        for number in figure.numbers_in_paper:
+            modules = modules_of_numbers.setdefault(number, modules_of[key])
+            modules_of_numbers[number] = modules & modules_of[key]
+            if not modules_of_numbers[number]:
                 raise ValueError(
                     "Expected all figures with the same number in one module. Received: figure "
-                    f"{number!r} in {owners[number]} and {module.name}"
+                    f"{number!r} in {min(modules)} and {min(modules_of[key])}"
                 )
-        figures += new_figures
-    check_figures(figures)
-    return tuple(sorted(figures, key=lambda figure: (figure.paper.rank, figure.paper.name)))
+    check_figures(list(figures.values()))
+    return tuple(
+        sorted(figures.values(), key=lambda figure: (figure.paper.rank, figure.paper.name))
+    )
 
 
 def lookup_figures(numbers: Sequence[str | int] = ()) -> list[Figure]:
@@ -467,7 +506,7 @@ def check_figures(figures: Sequence[Figure]) -> None:
         ValueError: if a role, field, number or result does not exist, or if an image or a claim is
             defined twice. The message names the figure.
     """
-    results = {"accuracy", "block"}.union(*(figure.results.split() for figure in figures))
+    results = set(ALWAYS_AVAILABLE).union(*(figure.results.split() for figure in figures))
     numbers = {number for figure in figures for number in figure.numbers_in_paper}
     owners_of_claims: dict[str, str] = {}
     owners_of_pictures: dict[str, list[tuple[str, set[str]]]] = {}
@@ -482,21 +521,22 @@ def check_figures(figures: Sequence[Figure]) -> None:
         # Each word of a definition is one that exists.
         roles = (*figure.models.all_roles, *figure.models.baselines)
         texts = [x for x in (figure.name, figure.title, figure.caption) if isinstance(x, str)]
-        words: list[tuple[str, str, Collection[str]]]
-        words = [("role of a model", role, ROLES) for role in roles]
-        words += [("field of a text", x, TEXT_FIELDS) for text in texts for x in fields_of(text)]
-        words += [("number in also", number, numbers) for number in figure.also.split()]
-        used: list[tuple[str, str, Collection[str]]]
-        used = [(name, f"claim {c.name!r}", ROLES) for c in figure.claims for name in c.inputs]
-        used += [(q.result, f"quantity {q.label!r}", ("model", "other")) for q in figure.quantities]
-        for template, user, known in used:
-            words += [(f"role in the {user}", role, known) for role in fields_of(template)]
-            if figure.results:
-                result = template.partition(".")[0]
-                words.append((f"result in results=, of the {user}", result, sorted(results)))
-        for kind, word, known in words:
-            if word not in known:
-                raise unknown_name(f"{kind} of {where}", word, known)
+        _check_words(f"role of a model of {where}", roles, ROLES)
+        for text in texts:
+            _check_words(f"field of a text of {where}", fields_of(text), TEXT_FIELDS)
+        _check_words(f"number in also of {where}", figure.also.split(), numbers)
+
+        # Claims and quantities use roles and results that exist.
+        users = [(f"claim {c.name!r}", c.inputs, tuple(ROLES)) for c in figure.claims]
+        users += [
+            (f"quantity {q.label!r}", (q.result,), ("model", "other")) for q in figure.quantities
+        ]
+        for user, templates, known in users:
+            for template in templates:
+                _check_words(f"role in the {user} of {where}", fields_of(template), known)
+                if figure.results:
+                    kind = f"result in the {user} of {where}, which no figure has in results="
+                    _check_words(kind, [template.partition(".")[0]], sorted(results))
 
         # Claims and pictures have names of their own.
         for claim in figure.claims:
@@ -507,7 +547,7 @@ def check_figures(figures: Sequence[Figure]) -> None:
                 )
             owners_of_claims[claim.name] = where
         # Pictures of different models may share a name that has the models in it.
-        models = {*figure.models.roles, *(["model"] if figure.models.user_models is True else [])}
+        models = set(figure.models.shown_roles)
         owners = owners_of_pictures.setdefault(figure.name, [])
         for other, models_of_other in owners:
             if not fields_of(figure.name) or models & models_of_other:
@@ -517,17 +557,27 @@ def check_figures(figures: Sequence[Figure]) -> None:
         owners.append((where, models))
 
 
-def plan(
-    figures: Sequence[Figure], models: list[StudyModel], data: Data, elsewhere: str = ""
+def _check_words(kind: str, words: Iterable[str], known: Collection[str]) -> None:
+    """Raises an error for the first word that is not a known one."""
+    for word in words:
+        if word not in known:
+            raise unknown_name(kind, word, known)
+
+
+def plan_pictures(
+    figures: Sequence[Figure], models: list[StudyModel], data: Data, hint: str = ""
 ) -> tuple[list[Picture], list[tuple[str, list[str]]]]:
-    """The pictures that are drawn for these models and this `Data`, and those that are not."""
+    """The pictures that are drawn for these models and this `Data`, and those that are not.
+
+    `hint` is a sentence on where missing models can be had.
+    """
     pictures, left_out = [], {}
     for figure in figures:
         selected, reasons = figure.select(models)
-        if elsewhere and not selected and not reasons:
+        if hint and not selected and not reasons:
             missing = [role for role in figure.models.all_roles if not with_roles(models, role)]
             words = dict.fromkeys(ROLES[role] for role in missing) or ["other models"]
-            reasons = [f"It needs {join_words(words)}. {elsewhere}"]
+            reasons = [f"It needs {join_words(words)}. {hint}"]
         for picture in selected:
             if why := picture.missing(data):
                 reasons.append(why)
@@ -547,7 +597,10 @@ def describe_figure(figure: Figure, separator: str = ": ") -> str:
 def without_failures(
     pictures: Sequence[Picture], results: Mapping[str, Any], problems: Mapping[str, str]
 ) -> tuple[list[Picture], list[tuple[str, list[str]]]]:
-    """The pictures of what could be measured, and those that lack a model or all of them."""
+    """The pictures of what was measured, and the measurements that failed, for each picture.
+
+    A picture may be in both.
+    """
     drawable, failed = [], []
     for picture in pictures:
         measurements = picture.measurements

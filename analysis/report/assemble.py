@@ -37,7 +37,7 @@ from ..figures.figure import (
     by_figure,
     describe_figure,
     lookup_figures,
-    plan,
+    plan_pictures,
     select_pictures,
     without_failures,
 )
@@ -147,7 +147,7 @@ def write_figures(
     from vit_tf.distribute import is_chief
 
     folder = Path(folder)
-    pictures, left_out = plan(figures, models, data, elsewhere)
+    pictures, left_out = plan_pictures(figures, models, data, elsewhere)
     pictures, later = select_pictures(pictures, numbers)
     measuring = partial(progress, "measuring") if progress else None
     wanted = [m for picture in pictures for m in picture.measurements.values()]
@@ -655,11 +655,11 @@ def _sections(
 
 def _result(rows: Sequence[Comparison], claims: Sequence[Row]) -> str:
     """The result of a chapter as one sentence: of its quantities, otherwise of its claims."""
-    differing = [row for row in rows if row.main]
+    differing = [row for row in rows if row.main_sentence]
     if differing:
-        return max(differing, key=lambda row: row.size).main
+        return max(differing, key=lambda row: row.relative_difference).main_sentence
     if rows:
-        return rows[0].plain
+        return rows[0].values_sentence
     tested = [row for row in claims if isinstance(row, Tested)]
     if not tested:
         return ""
@@ -681,7 +681,7 @@ def _not_measured(
     chapters = {figure.title: figure.chapter for figure in reversed(figures)}
     chapters |= {describe_figure(figure): figure.chapter for figure in figures}
     by_chapter, notes = {}, []
-    shown_elsewhere = {figure.models.user_models for figure in figures}
+    shown_elsewhere = {figure.models.why_not for figure in figures}
     for title, reasons in left_out:
         reasons = [reason for reason in reasons if reason not in shown_elsewhere]
         if reasons:

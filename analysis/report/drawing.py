@@ -163,7 +163,7 @@ def as_drawing(
     """The `Drawing` of a dict from label to result, as a PNG at a path."""
     baselines = tuple(name for name in picture.baselines if name in results)
     known = baselines if picture.baselines else None
-    return Drawing(picture.figure.draw, results, picture.alone, known, path, models)
+    return Drawing(picture.figure.draw, results, picture.single, known, path, models)
 
 
 def draw(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 # Where there are more models than that, only the two that are furthest apart are compared.
 MOST_PAIRWISE = 3
-
+RELATIVE = "relative to uniform"  # unit of values that are compared with uniform ones
+WIDTH, HEIGHT = 1.93, 1.62  # inches: five panels stand in a row
 
 Values: TypeAlias = Sequence[tuple[str, Estimate]]  # by the name of a model or of a pair
+LeftOut: TypeAlias = list[tuple[str, list[str]]]  # as `Report.left_out`
 
 
 @dataclass(frozen=True)
@@ -38,22 +40,19 @@ class Comparison:
     label: str  # of the quantity
     explanation: str
     unit: str
-    values: tuple[tuple[str, Estimate], ...]  # list of (name of the model or of a pair, `Estimate`)
-    # Mean over its untrained copies, by name of the model or of a pair; empty where none is known.
+    values: Values
+    # Mean over the models' untrained copies, by name of the model or of a pair, where they exist.
     untrained: dict[str, float] = field(default_factory=dict)
-    # The value by chance, by name of a pair: its models are shown different images.
+    # Chance value of each pair: the models see different images.
     permuted: dict[str, float] = field(default_factory=dict)
     sentences: tuple[str, ...] = ()  # the differences between pairs of models
-    tested: int = 0  # how many pairs have a difference with an interval
-    differs: int = 0  # how many pairs differ significantly
+    num_tested: int = 0  # how many pairs have a difference with an interval
+    num_different: int = 0  # how many pairs differ significantly
     link: str = ""  # id of the element of the page that shows it
     chapter: Any = None  # the `papers.chapters.Chapter` of its figure; None for the test accuracy
-    main: str = ""  # the largest significant difference, in words; empty where there is none
-    size: float = 0.0  # of that difference, relative to the sum of both values
-    plain: str = ""  # the values, in words
-
-
-LeftOut: TypeAlias = list[tuple[str, list[str]]]  # as `Report.left_out`
+    main_sentence: str = ""  # on the largest significant difference; empty where there is none
+    relative_difference: float = 0.0  # that difference over the sum of both values
+    values_sentence: str = ""
 
 
 ACCURACY = Quantity(
@@ -65,24 +64,36 @@ ACCURACY = Quantity(
 )
 
 
+class _Shown(NamedTuple):
+    """A quantity with the id of the element of the page that shows it, and its chapter."""
+
+    quantity: Quantity
+    link: str
+    chapter: Any
+
+
 def compare(
     pictures: Sequence[Picture], models: Sequence[StudyModel], results: Results
 ) -> tuple[list[Comparison], LeftOut]:
     """The quantities of these models and their differences, and what could not be computed."""
     compared = [model for model in models if model.base is None]
+    # A single model is compared with its untrained copy.
     if len(compared) == 1:
         compared += [m for m in models if m.base is compared[0] and m.role == "untrained"]
     slugs = {model.name: model.slug for model in compared}
     values_of_all = {**results, **accuracies_of(compared)}
-    by_chance = {name: permuted_images(result) for name, result in results.items()}
-    by_chance = {name: result for name, result in by_chance.items() if result is not None}
+    permuted_results = {name: permuted_images(result) for name, result in results.items()}
+    by_chance = {name: result for name, result in permuted_results.items() if result is not None}
 
-    # Each quantity once, with the element of the page that shows it, and the chapter.
-    quantities: dict[int, tuple[Quantity, str, Any]] = {id(ACCURACY): (ACCURACY, "top", None)}
+    # Each quantity once, where it is shown first.
+    quantities = {id(ACCURACY): _Shown(ACCURACY, "top", None)}
     for picture in pictures:
         for quantity in picture.figure.quantities:
-            shown = quantity, f"figure-{picture.name}", picture.figure.chapter
+            shown = _Shown(quantity, f"figure-{picture.name}", picture.figure.chapter)
             quantities.setdefault(id(quantity), shown)
+
+    # The values, those of untrained copies and those by chance. If one of the latter two cannot be
+    # computed, the row shows the rest.
     rows, left_out = [], []
     for quantity, link, chapter in quantities.values():
         label, untrained, permuted = quantity.label, {}, {}
@@ -95,45 +106,56 @@ def compare(
             untrained = _untrained_values(quantity, compared, models, results)
         except Exception as error:
             left_out.append((f"{label}, untrained", [explain(error, f"The quantity {label!r}")]))
-        if quantity.of_pairs:
-            permuted_values = _estimates(quantity, slugs, by_chance)
-            permuted = {name: estimate.value for name, estimate in permuted_values}
+        try:
+            if quantity.of_pairs:
+                permuted_values = _estimates(quantity, slugs, by_chance)
+                permuted = {name: estimate.value for name, estimate in permuted_values}
+        except Exception as error:
+            reason = explain(error, f"The quantity {label!r}")
+            left_out.append((f"{label}, permuted images", [reason]))
         if not values:
             continue
         row = Comparison(
             label,
             quantity.explanation,
             quantity.unit,
-            tuple(values),
+            values,
             untrained,
             permuted,
             link=link,
             chapter=chapter,
-            plain=_plain(values, label, quantity.unit),
+            values_sentence=_values_sentence(values, label, quantity.unit),
         )
         rows.append(row if quantity.of_pairs else _with_differences(row, quantity.more))
     return rows, left_out
 
 
 def _with_differences(row: Comparison, more: str) -> Comparison:
-    """The row with the differences between pairs of models; `more` is as that of a `Quantity`."""
+    """The row with the differences between pairs of models.
+
+    `more` is a verb phrase for a model with a higher value, such as `"has a higher accuracy"`.
+    """
     unit, pairs = row.unit, list(combinations(row.values, 2))
     gaps = corrected([minus(first, second) for (_, first), (_, second) in pairs])
     sentences = [
         _sentence(a, b, gap, unit) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)
     ]
-    significant = [at for at, gap in enumerate(gaps) if is_significant(gap)]
+    significant = [index for index, gap in enumerate(gaps) if is_significant(gap)]
     if len(row.values) > MOST_PAIRWISE:
         furthest = np.argmax(np.nan_to_num([abs(gap.value) for gap in gaps], nan=-1))
-        number = f"{len(significant)} of {len(gaps)} pairs of models differ significantly."
-        sentences = [sentences[furthest], number]
-    tested = sum(gap.interval is not None for gap in gaps)
-    row = replace(row, sentences=tuple(sentences), tested=tested, differs=len(significant))
+        summary = f"{len(significant)} of {len(gaps)} pairs of models differ significantly."
+        sentences = [sentences[furthest], summary]
+    row = replace(
+        row,
+        sentences=tuple(sentences),
+        num_tested=sum(gap.interval is not None for gap in gaps),
+        num_different=len(significant),
+    )
     if not significant:
         return row
 
     # The largest significant difference in words, with the values of untrained copies.
-    largest = max(significant, key=lambda at: abs(gaps[at].value))
+    largest = max(significant, key=lambda index: abs(gaps[index].value))
     (high, above), (low, below) = sorted(pairs[largest], key=lambda pair: -pair[1].value)
     more = more or f"has a higher {_decapitalized(row.label)}"
     numbers = f"{_number(above.value, unit)} versus {_number(below.value, unit)}"
@@ -144,10 +166,11 @@ def _with_differences(row: Comparison, more: str) -> Comparison:
     notes = [estimate.note for estimate in (above, below)]
     conditions = f" ({high}: {notes[0]}; {low}: {notes[1]})" if all(notes) else ""
     scale = abs(above.value) + abs(below.value)
+    details = f"{numbers}{_in_brackets(unit, more)}{copies}{conditions}"
     return replace(
         row,
-        main=f"{high} {more} than {low}: {numbers}{_in_brackets(unit, more)}{copies}{conditions}.",
-        size=(above.value - below.value) / scale if scale else 0.0,
+        main_sentence=f"{high} {more} than {low}: {details}.",
+        relative_difference=(above.value - below.value) / scale if scale else 0.0,
     )
 
 
@@ -193,18 +216,23 @@ def _untrained_values(
 
 
 def main_results(rows: Sequence[Comparison], most: int = 5) -> list[str]:
-    """Significant differences as sentences, the largest first; for one model, its key numbers."""
-    differing = sorted((row for row in rows if row.main), key=lambda row: -row.size)
-    sentences = [row.main for row in differing[:most]]
-    labels = [_decapitalized(row.label) for row in rows if row.tested and not row.differs]
+    """Sentences on the significant differences, the largest first, and on those that are not.
+
+    If no difference was tested, as for one model, the sentences state the values.
+    """
+    differing = [row for row in rows if row.main_sentence]
+    differing.sort(key=lambda row: -row.relative_difference)
+    sentences = [row.main_sentence for row in differing[:most]]
+    not_significant = (row for row in rows if row.num_tested and not row.num_different)
+    labels = [_decapitalized(row.label) for row in not_significant]
     if labels and len(sentences) < most:
         differences = "difference" if len(labels) == 1 else "differences"
         verb = "is" if len(labels) == 1 else "are"
         sentences.append(f"The {differences} in {join_words(labels)} {verb} not significant.")
-    return sentences or [row.plain for row in rows[:most]]
+    return sentences or [row.values_sentence for row in rows[:most]]
 
 
-def _plain(values: Values, label: str, unit: str) -> str:
+def _values_sentence(values: Values, label: str, unit: str) -> str:
     """The values of a quantity in words."""
     if len(values) > MOST_PAIRWISE:
         ranked = sorted(values, key=lambda named: named[1].value)
@@ -267,10 +295,6 @@ def _sentence(name: str, other: str, gap: Estimate, unit: str) -> str:
     return f"{name} and {other}: not significant ({value}{points}, from {low} to {high})."
 
 
-RELATIVE = "relative to uniform"  # unit of values that are compared with uniform ones
-WIDTH, HEIGHT = 1.93, 1.62  # inches: five panels stand in a row
-
-
 def model_colours(models: Sequence[StudyModel]) -> dict[str, str]:
     """Colours of the models by name, as CSS writes them."""
     colours = style.as_hex(style.distinct_colours(len(models)))
@@ -281,7 +305,8 @@ def draw_overview(
     pictures: Sequence[Picture], models: Sequence[StudyModel], results: dict[str, Any]
 ) -> tuple[list[Panel], LeftOut]:
     """The panels of the figures that have an `Overview`, and what could not be drawn."""
-    colours, shown, panels, left_out = model_colours(models), {}, [], []
+    # The results of single models, by the chapter and the label of each overview.
+    results_by_view: dict[tuple[int, str], tuple[Overview, dict[str, Any]]] = {}
     for picture in pictures:
         view = picture.figure.overview
         if view is None:
@@ -290,9 +315,12 @@ def draw_overview(
             (model, *others) = measurement.models
             if model in models and not others:
                 key = picture.figure.chapter.rank, view.label
-                _, by_model = shown.setdefault(key, (view, {}))
+                _, by_model = results_by_view.setdefault(key, (view, {}))
                 by_model[model.name] = results[measurement.name]
-    for _, (view, by_model) in sorted(shown.items(), key=lambda item: item[0][0]):
+
+    # The panels, in the order of the chapters.
+    colours, panels, left_out = model_colours(models), [], []
+    for _, (view, by_model) in sorted(results_by_view.items(), key=lambda item: item[0][0]):
         try:
             panels += overview_panels(view, by_model, colours)
         except Exception as error:
@@ -324,10 +352,12 @@ def draw_panel(title: str, draw: Callable[..., None], *values: Any) -> Panel:
     figure = style.figure_of(ax)
     layout: Any = figure.get_layout_engine()
     layout.set(w_pad=0.02, h_pad=0.02)
-    draw(ax, *values)
     file = BytesIO()
-    figure.savefig(file, dpi=192)
-    plt.close(figure)
+    try:
+        draw(ax, *values)
+        figure.savefig(file, dpi=192)
+    finally:
+        plt.close(figure)
     return Panel(title, file.getvalue(), f"{title}.".replace("\n", " "))
 
 

@@ -84,11 +84,11 @@ def _calls(measured: Sequence[Call], sources: Mapping[str, str], show: str) -> l
     # Measurements of one model each, by the same expression, are made in a loop over the models.
     names = list(dict.fromkeys(call.measurement.models[0].name for call in measured))
     template, *others = {call.template for call in measured}
-    is_alone = all(call.picture.alone for call in measured)
+    is_single = all(call.picture.single for call in measured)
     is_each = all(len(call.measurement.models) == 1 for call in measured)
     of_each = {(call.measurement.models[0].name, call.measurement.name) for call in measured}
     is_loop = is_each and not others and len(of_each) == len(names) and "{other}" not in template
-    if is_loop and not (is_alone and len(names) == 1):
+    if is_loop and not (is_single and len(names) == 1):
         listed = f"({', '.join(map(repr, names))}{',' if len(names) == 1 else ''})"
         # Not all models of a report have what the figure measures, so these are listed.
         head, loop, key, model = [], f"name in {listed}", "name", "models[name]"
@@ -98,12 +98,12 @@ def _calls(measured: Sequence[Call], sources: Mapping[str, str], show: str) -> l
             items = _as_dict({name: repr(sources[name]) for name in names})
             head, loop, model = [f"models = {items}"], "name, model in models.items()", "model"
         head.append(f"results = {{\n    {key}: {template.format(model=model)}\n    for {loop}\n}}")
-        if not is_alone:
+        if not is_single:
             return [*head, _plotted(show, "results")]
         return [*head, "for result in results.values():", f"    {_plotted(show, 'result')}"]
 
     # Otherwise, each picture has a plot of its own.
-    if is_alone:
+    if is_single:
         return list(dict.fromkeys(_plotted(show, expression(call)) for call in measured))
     drawn: dict[int, dict[str, str]] = {}
     for call in measured:

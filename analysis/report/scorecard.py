@@ -18,7 +18,7 @@ from vit_tf.training.checkpointing import flatten
 from ..engine.results import ResultDataset, Results
 from ..engine.store import fingerprint
 from ..figures.data import UNKNOWN, Data
-from ..figures.figure import Figure, all_figures, describe_figure, fields_of
+from ..figures.figure import ALWAYS_AVAILABLE, Figure, all_figures, describe_figure, fields_of
 from ..figures.measure import DATA, Measurement
 from ..figures.models import ARMS, BASES, ROLES, UNTRAINED_ROLES, StudyModel
 from ..figures.supervision import RECONSTRUCTION, SUPERVISIONS
@@ -296,7 +296,7 @@ def with_measured_claims(
 
     def is_measured(template: str) -> bool:
         analysis = template.partition(".")[0]
-        return analysis in ("accuracy", "block") or (analysis, template.count(".")) in measured
+        return analysis in ALWAYS_AVAILABLE or (analysis, template.count(".")) in measured
 
     return [
         replace(figure, claims=[c for c in figure.claims if all(map(is_measured, c.inputs))])

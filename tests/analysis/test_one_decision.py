@@ -23,7 +23,7 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.explorer.exploration import open_subject
 from vit_tf.analysis.figures.data import make_data
-from vit_tf.analysis.figures.figure import lookup_figures, plan
+from vit_tf.analysis.figures.figure import lookup_figures, plan_pictures
 from vit_tf.analysis.figures.measure import measure_all
 from vit_tf.analysis.figures.models import (
     LoadedModel,
@@ -293,9 +293,10 @@ def test_each_fact_is_the_same(surfaces):
 @all_models
 def test_commands_expect_the_images_that_calls_prepare(surfaces):
     options = argparse.Namespace(mean=None, std=None, range=None)
-    preprocessing, origin = common.expected_images(options, open_model(surfaces.model))
+    preprocessing, origin, is_assumed = common.expected_images(options, open_model(surfaces.model))
     assert preprocessing == surfaces.facts.expected_images
-    assert origin.startswith("assumed: ") == (surfaces.facts.preprocessing is None)
+    assert is_assumed == (surfaces.facts.preprocessing is None)
+    assert origin.startswith("assumed: ") == is_assumed
 
 
 @whole_models
@@ -308,7 +309,7 @@ def test_the_class_scores_are_the_same(surfaces):
 
 def figure_of(surfaces, number):
     """The result of a figure of Raghu et al., as a report measures it; None if it has none."""
-    pictures, _ = plan(lookup_figures([number]), [surfaces.study], surfaces.data)
+    pictures, _ = plan_pictures(lookup_figures([number]), [surfaces.study], surfaces.data)
     wanted = [m for picture in pictures for m in picture.measurements.values()]
     results, problems = measure_all(wanted, surfaces.data, surfaces.folder / "results")
     assert not problems

@@ -14,7 +14,7 @@ from vit_tf import analysis
 from vit_tf.analysis import features_of, plots
 from vit_tf.analysis.figures import data as study_data
 from vit_tf.analysis.figures.data import make_data
-from vit_tf.analysis.figures.figure import by_figure, lookup_figures, plan
+from vit_tf.analysis.figures.figure import by_figure, lookup_figures, plan_pictures
 from vit_tf.analysis.figures.measure import SharedPass, measure_all, with_inputs
 from vit_tf.analysis.figures.models import LoadedModel, prepare_models
 from vit_tf.analysis.report.assemble import SETUP
@@ -51,7 +51,7 @@ def compare(models, folder, *, count=16, num_classes=5, numbers=(), optional=Non
     data = make_data(as_images(images, plain), as_images(train, plain), None, optional)
     names = [str(number) for number in range(num_classes)]
     studied, _, _ = prepare_models(loaded, data, folder, names, copies=0)
-    pictures, _ = plan(lookup_figures(numbers), studied, data)
+    pictures, _ = plan_pictures(lookup_figures(numbers), studied, data)
     wanted = [m for picture in pictures for m in picture.measurements.values()]
     results, problems = measure_all(wanted, data, folder / "results")
     arguments = {"models": models, "images": images, "train": train} | optional
@@ -77,7 +77,7 @@ def compare_layers(model, folder, *, num_classes=5, optional=()):
     loaded = LoadedModel("m", model, facts_of(model).expected_images)
     studied, _, _ = prepare_models([loaded], data, folder)
     studied = [replace(each, accuracy=(0.5, 8)) for each in studied]
-    pictures, _ = plan(lookup_figures(()), studied, data)
+    pictures, _ = plan_pictures(lookup_figures(()), studied, data)
     features, scores = as_features(model), describe_taps(model).graph.scores
     unequal, count = {}, 0
     for group in by_figure(pictures):

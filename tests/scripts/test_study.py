@@ -18,7 +18,7 @@ from training_runs import count_calls
 import vit_tf
 from vit_tf.analysis.engine import stream
 from vit_tf.analysis.figures.data import Data
-from vit_tf.analysis.figures.figure import all_figures, lookup_figures, plan as plan_pictures
+from vit_tf.analysis.figures.figure import all_figures, lookup_figures, plan_pictures
 from vit_tf.analysis.figures.models import baselines_of
 from vit_tf.analysis.report.scorecard import evaluate
 from vit_tf.scripts import common, report_commands, study as study_script

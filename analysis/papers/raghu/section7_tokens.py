@@ -645,7 +645,7 @@ def probes_by_data(models: list[StudyModel]) -> Measurements | None:
 FIGURE_13_LEFT = FIGURE_13.variant(
     numbers="13 F.1",
     shows="linear-probe accuracy by layer and amount of training data",
-    models=group("vit", "larger", "resnet", "fraction", user_models=""),
+    models=group("vit", "larger", "resnet", "fraction", user_models=False, why_not=""),
     measure=probes_by_data,
     name="ridge-probe-data",
     title="Linear-probe accuracy by layer and amount of training data",

@@ -258,7 +258,7 @@ FIGURE_G = Figure(
     numbers="G.1 G.2",
     chapter=SCALE,
     shows="CKA between blocks before and after fine-tuning",
-    models=group("before", "after", "far", user_models=""),
+    models=group("before", "after", "far", user_models=False, why_not=""),
     measure=fine_tuning_of,
     results="fine_tuning",
     draw=plot_best_matching_layer,

@@ -20,7 +20,7 @@ from vit_tf.analysis.figures.data import (
     field_sizes,
     make_data,
 )
-from vit_tf.analysis.figures.figure import all_figures, plan
+from vit_tf.analysis.figures.figure import all_figures, plan_pictures
 from vit_tf.analysis.figures.measure import with_inputs
 from vit_tf.analysis.figures.models import baselines_of
 from vit_tf.analysis.report.assemble import make_report
@@ -125,8 +125,8 @@ def test_nothing_that_needs_labels_is_planned_without_them():
     vit = study_model_of(
         "ViT", "model", "ViT", tuple(taps), grid, None, None, None, (0.5, 8), shapes=taps
     )
-    labelled, _ = plan(all_figures(), [vit], EVERYTHING)
-    without, left_out = plan(all_figures(), [vit], replace(EVERYTHING, labelled=False))
+    labelled, _ = plan_pictures(all_figures(), [vit], EVERYTHING)
+    without, left_out = plan_pictures(all_figures(), [vit], replace(EVERYTHING, labelled=False))
     needed = {p.name for p in labelled} - {p.name for p in without}
     assert {name.removesuffix("-vit") for name in needed} == {
         *("clusters", "clusters-spatial", "knn-top-1", "knn-top-5", "linear-probe"),
@@ -146,7 +146,7 @@ def test_a_result_of_an_untrained_copy_has_one_definition():
         "ViT", "vit", "ViT", tuple(taps), model.token_grid, None, None, None, (0.5, 8), shapes=taps
     )
     models = [vit, *baselines_of(vit, [lambda: None] * 2)]
-    pictures, _ = plan(all_figures(), models, EVERYTHING)
+    pictures, _ = plan_pictures(all_figures(), models, EVERYTHING)
     of_figures = [m for p in pictures for m in p.measurements.values()]
     claims = [claim for figure in all_figures() for claim in figure.claims]
     of_claims = untrained_measurements(all_figures(), claims, models, EVERYTHING)

@@ -12,12 +12,14 @@ from vit_tf.analysis.figures.figure import (
     all_figures,
     check_figures,
     each,
+    group,
     lookup_figures,
     together,
 )
 from vit_tf.analysis.figures.measure import statistic, with_inputs
-from vit_tf.analysis.papers.raghu import RAGHU, section4_structure
+from vit_tf.analysis.papers.raghu import RAGHU, section4_structure, section7_tokens
 from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, cka_of, halves_alike
+from vit_tf.analysis.papers.raghu.section7_tokens import FIGURE_13
 from vit_tf.analysis.report.scorecard import evaluate
 from vit_tf.analysis.statistics.claims import NotTested, claim
 from vit_tf.analysis.statistics.estimates import mean_over
@@ -60,7 +62,7 @@ def with_mistake(model):
         ({"name": "cka-{modle}"}, ("Figures 1 and B.1", "modle")),
         ({"title": "{models} of {whom}"}, ("Figures 1 and B.1", "whom")),
         ({"also": "V.77"}, ("Figures 1 and B.1", "'V.77'")),
-        ({"results": "ckka", "claims": [made()]}, ("result in results=", "'cka'", "ckka")),
+        ({"results": "ckka", "claims": [made()]}, ("results=", "'cka'", "ckka")),
     ],
 )
 def test_an_error_names_the_figure_or_the_claim(changes, words):
@@ -90,8 +92,26 @@ def test_a_number_that_two_modules_define_is_an_error(monkeypatch):
         all_figures.__wrapped__()
 
 
+def test_a_figure_that_a_module_imports_or_names_twice_counts_once(monkeypatch):
+    ids = {id(figure) for figure in all_figures()}
+    for name in ("IMPORTED", "IMPORTED_AGAIN"):
+        monkeypatch.setattr(section4_structure, name, FIGURE_13, raising=False)
+    monkeypatch.setattr(section7_tokens, "SECOND_NAME", FIGURE_13, raising=False)
+    figures = all_figures.__wrapped__()
+    assert len(figures) == len(ids) and {id(figure) for figure in figures} == ids
+
+
+def test_figures_of_the_models_of_a_short_study_name_them():
+    figure = replace(PLAIN, models=group("vit", "resnet", user_models=False))
+    words = "It needs a ViT with a CLS token and a ResNet, which vit-tf study --full trains."
+    assert figure.select(user_models()) == ([], [words])
+
+
 def test_pictures_of_other_models_may_share_a_name_that_names_the_model():
-    of_mixers = {"numbers": "77", "models": each("mixer", user_models="Figure 1 shows them.")}
+    of_mixers = {
+        "numbers": "77",
+        "models": each("mixer", user_models=False, why_not="Figure 1 shows them."),
+    }
     check_figures([PLAIN, replace(PLAIN, **of_mixers)])
     with pytest.raises(ValueError, match="Two pictures are called 'cka'"):
         check_figures([replace(PLAIN, name="cka"), replace(PLAIN, **of_mixers, name="cka")])

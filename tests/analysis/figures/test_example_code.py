@@ -15,14 +15,14 @@ from vit_tf.analysis.figures.figure import (
     all_figures,
     by_figure,
     lookup_figures,
-    plan,
+    plan_pictures,
 )
 from vit_tf.analysis.report.assemble import SETUP
 from vit_tf.analysis.report.printed_code import example_code
 
 
 def groups_of(models, numbers=()):
-    return by_figure(plan(lookup_figures(numbers), models, EVERYTHING)[0])
+    return by_figure(plan_pictures(lookup_figures(numbers), models, EVERYTHING)[0])
 
 
 @pytest.mark.parametrize("models", [study_models(), user_models()], ids=["study", "user_models"])

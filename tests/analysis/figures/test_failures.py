@@ -333,7 +333,7 @@ def test_a_picture_whose_process_ended_is_drawn_here(tmp_path):
             return Ended
 
     figure = make_figure("good")
-    picture = Picture(figure, (MODEL,), {"ViT": figure.measure(MODEL)}, alone=True)
+    picture = Picture(figure, (MODEL,), {"ViT": figure.measure(MODEL)}, single=True)
     results = {"good.vit": result().assign_attrs(key="k")}
     drawer = Drawer(tmp_path, Process())
     ((_, made),) = draw([[picture]], results, tmp_path, drawer=drawer)

@@ -15,7 +15,7 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.figures import data as study_data, measure as measuring
 from vit_tf.analysis.figures.data import Data
-from vit_tf.analysis.figures.figure import all_figures, plan
+from vit_tf.analysis.figures.figure import all_figures, plan_pictures
 from vit_tf.analysis.figures.measure import (
     OwnPasses,
     SharedPass,
@@ -139,7 +139,7 @@ def named(subjects, name):
 @pytest.fixture(scope="module")
 def measured(subjects, data, tmp_path_factory):
     """Every figure's rows and results, and how many passes each data set took."""
-    pictures, _ = plan(all_figures(), subjects, data)
+    pictures, _ = plan_pictures(all_figures(), subjects, data)
     wanted = [m for picture in pictures for m in picture.measurements.values()]
     passes, one_pass = [], measuring.pass_of_copies
 

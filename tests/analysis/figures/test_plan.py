@@ -13,7 +13,7 @@ from vit_tf.analysis.figures.figure import (
     all_figures,
     by_figure,
     lookup_figures,
-    plan,
+    plan_pictures,
     select_pictures,
     without_failures,
 )
@@ -110,11 +110,11 @@ def test_figures_of_tokens_read_the_layers_on_the_grid():
 
 
 def drawn(models, *numbers, data=EVERYTHING):
-    return [picture.name for picture in plan(lookup_figures(numbers), models, data)[0]]
+    return [picture.name for picture in plan_pictures(lookup_figures(numbers), models, data)[0]]
 
 
 def why_not(models, number, data=EVERYTHING):
-    _, left_out = plan(lookup_figures([number]), models, data)
+    _, left_out = plan_pictures(lookup_figures([number]), models, data)
     return [sentence for _, sentences in left_out for sentence in sentences]
 
 
@@ -177,7 +177,7 @@ def test_every_figure_is_either_drawn_or_left_out_with_a_reason():
     for model in (CNN, TOKENS, PLACELESS, VIT):
         for number in {figure.choices[0] for figure in all_figures()}:
             for data in (EVERYTHING, IMAGES_ONLY):
-                pictures, left_out = plan(lookup_figures([number]), [model], data)
+                pictures, left_out = plan_pictures(lookup_figures([number]), [model], data)
                 assert pictures or left_out, number
                 assert all(line.endswith(".") for _, lines in left_out for line in lines)
 
@@ -199,7 +199,7 @@ def test_maps_of_a_patch_embedding_alone_make_no_convolutional_model():
 
 
 def test_a_picture_loses_the_model_that_failed_and_says_so():
-    pictures, _ = plan(lookup_figures(["13"]), [CNN, TOKENS], EVERYTHING)
+    pictures, _ = plan_pictures(lookup_figures(["13"]), [CNN, TOKENS], EVERYTHING)
     results = {"ridge_probe.cnn": None, "ridge_probe.tokens": "measured"}
     saved, failed = without_failures(pictures, results, {"ridge_probe.cnn": "Expected more."})
     assert [list(picture.measurements) for picture in saved] == [["Tokens"]]
@@ -211,7 +211,7 @@ def test_a_picture_loses_the_model_that_failed_and_says_so():
 
 def test_a_picture_is_not_drawn_of_its_baselines_alone():
     fresh = dataclasses.replace(VIT, name="ViT (untrained)", role="untrained", base=VIT)
-    pictures, _ = plan(lookup_figures(["W.5"]), [VIT, fresh], EVERYTHING)
+    pictures, _ = plan_pictures(lookup_figures(["W.5"]), [VIT, fresh], EVERYTHING)
     (picture,) = pictures
     assert list(picture.measurements) == ["ViT", "ViT (untrained)"]
     assert picture.baselines == ("ViT (untrained)",)
@@ -235,7 +235,7 @@ def test_figures_are_chosen_by_number():
 
 @pytest.mark.parametrize("models", [[CNN], [VIT], [CNN, VIT], [PLACELESS]])
 def test_by_default_each_chapter_has_one_figure(models):
-    pictures, _ = plan(all_figures(), models, EVERYTHING)
+    pictures, _ = plan_pictures(all_figures(), models, EVERYTHING)
     drawn, later = select_pictures(pictures, ["main"])
     chapters = {picture.figure.chapter for picture in pictures}
     leading = by_figure(drawn)
@@ -249,7 +249,7 @@ def test_by_default_each_chapter_has_one_figure(models):
 
 
 def test_figures_are_added_to_the_leading_ones_by_number():
-    pictures, _ = plan(all_figures(), [CNN, VIT], EVERYTHING)
+    pictures, _ = plan_pictures(all_figures(), [CNN, VIT], EVERYTHING)
     names = [
         {picture.name for picture in select_pictures(pictures, numbers)[0]}
         for numbers in (["main"], ["main", "6", "W.23"])

@@ -12,7 +12,7 @@ from study_parts import EVERYTHING, model_like
 
 from vit_tf import TokenGrid
 from vit_tf.analysis.engine.store import digest_modules
-from vit_tf.analysis.figures.figure import Figure, Picture, each, lookup_figures, plan
+from vit_tf.analysis.figures.figure import Figure, Picture, each, lookup_figures, plan_pictures
 from vit_tf.analysis.papers.chapters import STRUCTURE
 from vit_tf.analysis.papers.darcet import OUTLIERS
 from vit_tf.analysis.papers.raghu import RAGHU
@@ -39,7 +39,7 @@ def draw(tmp_path):
             RAGHU, "1", STRUCTURE, "", each("vit"), None, figure, "cka", title, "Read it."
         )
         measured = {"ViT": SimpleNamespace(name="cka.vit")}
-        picture = Picture(figures, (MODEL,), measured, alone=True)
+        picture = Picture(figures, (MODEL,), measured, single=True)
         result = xr.DataArray(0.0, attrs={"key": key})
         ((chapter, made),) = drawing.draw([[picture]], {"cka.vit": result}, tmp_path)
         assert chapter is STRUCTURE and made.results == ("results/cka.vit.nc",)
@@ -122,7 +122,7 @@ def test_heads_of_one_kind_are_a_sentence_and_others_a_picture(tmp_path):
         figure = dataclasses.replace(FIGURE_18, name="kinds", caption="Read it.")
         results = {"head_classes.vit": heads(kinds)}
         ((_, made),) = drawing.draw(
-            [[Picture(figure, (MODEL,), measured, alone=True)]], results, tmp_path
+            [[Picture(figure, (MODEL,), measured, single=True)]], results, tmp_path
         )
         return made, (tmp_path / "figures" / "kinds.png").exists()
 
@@ -144,7 +144,7 @@ def test_captions_about_tokens_hold_for_models_with_cls_and_without():
     names |= {"linear-probe", "clusters"}
 
     def captions(*models):
-        pictures, _ = plan(lookup_figures(), models, EVERYTHING)
+        pictures, _ = plan_pictures(lookup_figures(), models, EVERYTHING)
         return {p.name: p.caption({}) for p in pictures if p.name in names}
 
     assert captions(without).keys() == captions(with_cls, without).keys() == names

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
@@ -14,7 +15,12 @@ from vit_tf.analysis.papers.raghu.section4_structure import best_matches, halves
 from vit_tf.analysis.papers.raghu.section5_locality import early_reach, early_size
 from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
 from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_from
-from vit_tf.analysis.report.first_screen import _plain, compare, main_results
+from vit_tf.analysis.report.first_screen import (
+    _values_sentence,
+    compare,
+    draw_panel,
+    main_results,
+)
 from vit_tf.analysis.report.page import write_report
 from vit_tf.analysis.statistics.claims import quantity
 from vit_tf.analysis.statistics.estimates import Method, Units, minus, with_error, with_limits
@@ -74,8 +80,8 @@ def test_only_what_the_intervals_allow_is_said():
     accuracy, row = made([size], models, **results)
     # Newcombe's interval of 360 and 320 of 400.
     assert accuracy.sentences == ("A is higher than B by 10.0 percentage points (5.1 to 14.9).",)
-    assert (accuracy.differs, accuracy.link) == (1, "top")
-    assert row.link == "figure-first" and row.label == "Size of a thing" and row.differs == 1
+    assert (accuracy.num_different, accuracy.link) == (1, "top")
+    assert row.link == "figure-first" and row.label == "Size of a thing" and row.num_different == 1
     sentences = [sentence.replace("\N{MINUS SIGN}", "-") for sentence in row.sentences]
     assert sentences == [
         # Corrected for three pairs: 2.39 and 2.24 in place of 1.96 standard errors.
@@ -96,7 +102,7 @@ def test_variants_are_left_out_and_one_model_stands_beside_its_untrained_copy():
     (row,) = made([size], [item, *others], **results)
     assert [name for name, _ in row.values] == ["A", "A, untrained"]
     (alone,) = made([size], [model("B"), *others], size_b=[1.0, 0.9, 1.1])
-    assert alone.sentences == () and not alone.differs
+    assert alone.sentences == () and not alone.num_different
 
 
 def test_untrained_copies_stand_next_to_each_value_and_in_the_main_results():
@@ -135,11 +141,38 @@ def test_permuted_images_stand_next_to_similarities_of_two_models():
     assert row.permuted == {"A and B": pytest.approx(0.03)}
 
 
+def test_a_quantity_that_fails_on_permuted_images_is_still_compared():
+    def estimator(result):
+        if result["cka"].max() < 0.5:
+            raise ValueError("Expected similar layers. Received: none")
+        return best_matches.estimator(result)
+
+    result = cka_result([[0.9, 0.1], [0.2, 0.6]], "ab", "cd", stderr=0.01)
+    results = {"cka.a.b": result.assign(permuted=result["cka"] * 0)}
+    figure = SimpleNamespace(quantities=[replace(best_matches, estimator=estimator)], chapter=None)
+    rows, ((title, _),) = compare(
+        [SimpleNamespace(figure=figure, name="cka")], [model("A"), model("B")], results
+    )
+    (row,) = rows
+    assert dict(row.values)["A and B"].value == pytest.approx(0.75) and row.permuted == {}
+    assert title == f"{best_matches.label}, permuted images"
+
+
+def test_a_panel_that_fails_leaves_no_figure_open():
+    def draw(ax):
+        raise ValueError("Expected values. Received: none")
+
+    opened = plt.get_fignums()
+    with pytest.raises(ValueError, match="Expected values"):
+        draw_panel("Title", draw)
+    assert plt.get_fignums() == opened
+
+
 def test_unknown_interval_says_nothing():
     nothing = [1.0, np.nan, np.nan]
     (row,) = made([size], [model("A"), model("B")], size_a=nothing, size_b=[2.0, 1.9, 2.1])
     assert row.sentences == ("A and B: the difference has no confidence interval.",)
-    assert not row.differs and not row.tested
+    assert not row.num_different and not row.num_tested
     assert not any("significant" in sentence for sentence in main_results([row]))
 
 
@@ -169,10 +202,10 @@ def test_the_main_results_are_the_significant_differences_in_words_the_largest_f
         "80.0\N{NO-BREAK SPACE}%.",
         "The difference in width of a thing is not significant.",
     ]
-    assert [row.size for row in rows] == pytest.approx([0.1 / 1.7, 3 / 9, 0])
+    assert [row.relative_difference for row in rows] == pytest.approx([0.1 / 1.7, 3 / 9, 0])
     wide = {"width_a": [2.0, 1.9, 2.1], "width_b": [1.0, 0.9, 1.1]}
     (row,) = made([more], [model("A"), model("B")], **wide)
-    assert row.main == "A is larger than B: 2.00 versus 1.00 (pixels)."
+    assert row.main_sentence == "A is larger than B: 2.00 versus 1.00 (pixels)."
     assert len(main_results([row] * 9)) == 5
 
 
@@ -188,14 +221,14 @@ def test_a_unit_that_the_sentence_contains_is_not_repeated():
     assert main_results([alone]) == ["Norm ratio is 3.00 (95 % CI 2.90 to 3.10)."]
     both = [model("A"), model("B")]
     (row,) = made([ratio], both, **results)
-    assert row.plain == "Norm ratio: 3.00 for A and 1.00 for B."
+    assert row.values_sentence == "Norm ratio: 3.00 for A and 1.00 for B."
     many = [
         (name, estimated(value)) for name, value in zip("ABCD", (2.0, 0.5, 3.0, 1.0), strict=True)
     ]
-    assert _plain(many, "Norm ratio", "ratio") == "Norm ratio: from 0.50 (B) to 3.00 (C)."
-    assert row.main == "A has a higher norm ratio than B: 3.00 versus 1.00."
+    assert _values_sentence(many, "Norm ratio", "ratio") == "Norm ratio: from 0.50 (B) to 3.00 (C)."
+    assert row.main_sentence == "A has a higher norm ratio than B: 3.00 versus 1.00."
     (row,) = made([replace(ratio, more="is larger")], both, **results)
-    assert row.main == "A is larger than B: 3.00 versus 1.00 (ratio)."
+    assert row.main_sentence == "A is larger than B: 3.00 versus 1.00 (ratio)."
 
 
 def test_quantities_of_results_whose_truth_is_known():
@@ -252,6 +285,6 @@ def test_probes_on_other_widths_say_so():
     pictures = [SimpleNamespace(figure=figure, name="probe")]
     (row,), left_out = compare(pictures, [model("A"), model("B")], results)
     assert not left_out
-    assert row.main.endswith(
+    assert row.main_sentence.endswith(
         "(A: 512 channels, 100 training images; B: 128 channels, 100 training images)."
     )

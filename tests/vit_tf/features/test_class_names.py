@@ -13,16 +13,17 @@ from vit_tf.features.class_names import find_class_names, imagenet_names
 applications = keras.applications
 
 
-@pytest.fixture
-def index(tmp_path, monkeypatch):
+def write_index(folder):
     """Names as keras.applications stores them."""
-    path = tmp_path / "models" / "imagenet_class_index.json"
+    path = folder / "models" / "imagenet_class_index.json"
     path.parent.mkdir()
     path.write_text(json.dumps({str(n): [f"n{n}", f"great_{n}"] for n in range(1000)}))
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    write_index(tmp_path)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    imagenet_names.cache_clear()
-    yield
-    imagenet_names.cache_clear()
 
 
 def mobilenet(classes):
@@ -48,15 +49,19 @@ def test_the_names_of_timm(tmp_path, monkeypatch):
     if find_spec("timm") is None:
         pytest.skip("timm is not installed")
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    imagenet_names.cache_clear()
     names = imagenet_names()
     assert (names[0], names[1], names[281], len(names)) == ("tench", "goldfish", "tabby", 1000)
-    imagenet_names.cache_clear()
+
+
+def test_names_that_are_downloaded_later_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(class_names.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    assert imagenet_names() == ()
+    write_index(tmp_path)
+    assert imagenet_names()[999] == "great 999"
 
 
 def test_without_either_there_are_none(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     monkeypatch.setattr(class_names.importlib.util, "find_spec", lambda name: None)
-    imagenet_names.cache_clear()
     assert imagenet_names() == ()
-    imagenet_names.cache_clear()
