@@ -27,7 +27,7 @@ from vit_tf.checkpoints.weight_maps import (
     at_most,
     check,
     fill,
-    measured_as_module,
+    module_only_message,
 )
 from vit_tf.common.names import as_sizes, format_list, lookup
 from vit_tf.data.preprocessing import Preprocessing
@@ -49,17 +49,17 @@ FAMILIES = timm.FAMILIES + open_clip.FAMILIES + google.FAMILIES
 # otherwise, and a pattern of their tensors' names, sorted and with a line for each.
 OTHERS = {
     "an AIMv2": (
-        measured_as_module("aimv2_..."),
+        module_only_message("aimv2_..."),
         r"patchifier\.norm\.|^patch_embed\.norm\.weight$",
     ),
     "an EVA": (
-        measured_as_module("eva02_..."),
+        module_only_message("eva02_..."),
         r"(?s)\A(?=.*^pos_embed$)(?=.*^blocks\.0\.attn\.(q_bias|q_proj\.weight)$)",
     ),
-    "a CaiT": (measured_as_module("cait_..."), r"^(module\.)?blocks_token_only"),
-    "a Hiera": (measured_as_module("hiera_..."), r"^(model\.)?blocks\.\d+\.proj\.weight$"),
+    "a CaiT": (module_only_message("cait_..."), r"^(module\.)?blocks_token_only"),
+    "a Hiera": (module_only_message("hiera_..."), r"^(model\.)?blocks\.\d+\.proj\.weight$"),
     "a Perception Encoder": (
-        measured_as_module("vit_pe_..."),
+        module_only_message("vit_pe_..."),
         r"(?s)\A(?!.*^(fc_)?norm\.weight$).*^norm_pre\."
         r"|\A(?=.*^norm_pre\.weight$)(?=.*^attn_pool\.latent$)"
         r"|^visual\.attn_pool\..*^visual\.transformer\.resblocks\.",
@@ -69,8 +69,8 @@ OTHERS = {
 # The same of released models whose tensors have the names and shapes of others, by a part of the
 # name of their file.
 NAMED_OTHERS = {
-    "_rpn_": measured_as_module("vit_..._rpn_..."),
-    "_lingbot": measured_as_module("vit_base_patch16_lingbot"),
+    "_rpn_": module_only_message("vit_..._rpn_..."),
+    "_lingbot": module_only_message("vit_base_patch16_lingbot"),
 }
 
 
@@ -234,11 +234,11 @@ def load_pretrained(
         check(archive, mapping)
         model = _build(conversion, options, public)
         fill(weights_by_name(model), archive, mapping)
-    if mapping.headless:
+    if mapping.identity_head:
         for name in ("head", "distillation_head"):
             if layer := getattr(model, name, None):
                 layer.kernel.assign(np.eye(layer.units))
-    shape = options.image_shape or conversion.size
+    shape = options.image_shape or conversion.processor_size
     if shape and shape != tuple(model.image_shape)[: len(shape)]:
         if not options.image_shape:
             # A folder is opened at the size of its image processor.
@@ -250,7 +250,7 @@ def load_pretrained(
                 f"pass image_shape=({height}, {width}).",
                 stacklevel=2,
             )
-        method = positions or conversion.positions or conversion.interpolation
+        method = positions or conversion.position_method or conversion.interpolation
         model = at_resolution(model, shape, method=method)
     if preprocessing is not None:
         model.preprocessing = preprocessing
@@ -322,14 +322,14 @@ def _convert(archive: CheckpointFile, options: LoadOptions) -> Conversion:
             f"The tensors are not of a supported family ({names}). They are: "
             f"{format_list(sorted(archive.tensors))}"
         )
-    if not family.activation:
+    if not family.accepts_activation:
         options.refuse(family.name, "activation")
 
     activation = options.activation
     if folder and activation is None:
         # The activation of the training, which follows from the name of a CLIP, unless the
         # configuration has it as an argument.
-        activation = config["activation"] if config["explicit"] else None
+        activation = config["activation"] if config["activation_is_explicit"] else None
         if "_clip_" in str(folder.config["architecture"]) and activation is None:
             tag = folder.config["pretrained_cfg"].get("tag")
             activation = released.timm_activation(f"{folder.config['architecture']}.{tag}")
@@ -341,8 +341,8 @@ def _convert(archive: CheckpointFile, options: LoadOptions) -> Conversion:
         return conversion
     channels = conversion.mapping.arguments["image_shape"][2]
     images = configs.timm_preprocessing(folder.config, channels)
-    positions = conversion.positions or conversion.interpolation
-    return dataclasses.replace(conversion, positions=positions, **images)
+    position_method = conversion.position_method or conversion.interpolation
+    return dataclasses.replace(conversion, position_method=position_method, **images)
 
 
 def _build(

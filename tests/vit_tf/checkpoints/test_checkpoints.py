@@ -7,7 +7,7 @@ from checkpoint_families import FILES, HEADLESS, IN_TORCH, SHAPE, arrays, write,
 from checkpoint_layouts import CLASSES, HEADS, WIDTH
 
 import vit_tf
-from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET
+from vit_tf.data.preprocessing import CLIP, HALF, IMAGENET
 from vit_tf.models.resolution import resample_positions
 
 SLOW = pytest.mark.slow

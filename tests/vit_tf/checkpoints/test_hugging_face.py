@@ -10,7 +10,8 @@ from checkpoint_families import arrays, assert_matches, errors_of, pictures
 import vit_tf
 from vit_tf.checkpoints.archives import Folder
 from vit_tf.checkpoints.hugging_face_models import convert_siglip
-from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET, LoadOptions
+from vit_tf.checkpoints.weight_maps import LoadOptions
+from vit_tf.data.preprocessing import CLIP, IMAGENET
 
 NAMES = ["vit", "vit-pooler", "vit-bare", "deit", "deit-teacher", "deit-pooler"]
 NAMES += ["dinov2", "dinov2-swiglu", "registers", "registers-swiglu"]
