@@ -364,7 +364,7 @@ def _build(
         images.interpolation,
         crop=images.crop,
         crop_rounding="even" if public else conversion.crop_rounding,
-        aspect=None if public else conversion.aspect,
+        aspect=images.aspect,
     )
     arguments = conversion.mapping.arguments | {
         "image_shape": (height, width, channels),

@@ -208,8 +208,10 @@ OPENAI values=clip crop=0.95
 OPENAI values=clip crop=1
     vit_large_patch14_clip_224.{openai_ft_in1k,openai_ft_in12k_in1k,openai_ft_in12k}
 OPENAI values=clip crop=squeezed
-    vit_base_patch16_clip_384.{openai_ft_in1k,openai_ft_in12k_in1k}
-    vit_{base_patch32_clip_384,large_patch14_clip_336}.openai_ft_in12k_in1k
+    vit_base_patch16_clip_384.openai_ft_in1k
+    vit_large_patch14_clip_336.openai_ft_in12k_in1k
+OPENAI values=clip crop=0.95 aspect=squeeze
+    vit_{base_patch16,base_patch32}_clip_384.openai_ft_in12k_in1k
 SIGLIP crop=squeezed
     vit_base_patch16_siglip_{224,256,384,512}.webli vit_base_patch16_siglip_256.webli_i18n
     vit_large_patch16_siglip_{256,384}.webli vit_so400m_patch14_siglip_{224,378,384}.webli
@@ -271,6 +273,7 @@ class ReleasedCheckpoint:
     interpolation: str = "bilinear"
     # vision_transformer's and big_transfer's input_pipeline.py squeeze images to evaluate.
     crop: float | None = None
+    aspect: str | None = None
     activation: str | None = None  # form of the GELU, where the file does not state it
     hub: tuple | None = None  # (repository, file) on the Hugging Face hub
 

@@ -17,7 +17,7 @@ LOGITS, LOG_ODDS = "/logits", "/log_odds"
 # What TensorFlow calls operations that do not change what scores are.
 PASSED = ("Identity", "Cast", "StopGradient")
 ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
-# Operations that leave probabilities in their order, with positive constants beside them.
+# Operations that leave probabilities in their order, if the other operand is a positive constant.
 RESCALING = ("Mul", "RealDiv", "AddV2", "ClipByValue", "Maximum", "Minimum", "Log", "Rint")
 # What TensorFlow calls the operations behind a kernel: its bias, its scale, a mean over positions.
 BEHIND_KERNELS = ("BiasAdd", "AddV2", "Sub", "Mul", "RealDiv", "Reshape", "Squeeze", "Mean")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -82,36 +83,50 @@ def tensors_in(values: Iterable) -> list[torch.Tensor]:
     return tensors
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of a function of PyTorch, and one of the tensors that it returns."""
+
+    function: Callable
+    name: str
+    args: Sequence
+    kwargs: dict
+    sources: list[torch.Tensor]  # the tensors among the arguments
+    output: torch.Tensor
+
+    @property
+    def dim(self) -> Any:
+        """The argument `dim`, often the second; None without one."""
+        return self.kwargs.get("dim", self.args[1] if len(self.args) > 1 else None)
+
+    @property
+    def main_source(self) -> torch.Tensor:
+        """The tensor that a function of one tensor changes, or the first factor of a product."""
+        return self.sources[1 if self.name == "baddbmm" else 0]
+
+
 def propagate(func: Callable, args: Sequence, kwargs: dict, result: Any) -> None:
     """Labels the result of an operation, from the labels of its arguments."""
     name = getattr(func, "__name__", "")
     if name == "__get__":  # a property, such as x.mT
         name = getattr(getattr(func, "__self__", None), "__name__", "")
     sources = tensors_in([*args, *kwargs.values()])
-    for output in tensors_in([result]) if not isinstance(result, tuple) else tensors_in(result):
+    for output in tensors_in(result if isinstance(result, tuple) else [result]):
+        call = Call(func, name, args, kwargs, sources, output)
         if output.dim():
-            set_label(output, _label(func, name, args, kwargs, sources, output))
-            if sources:
-                folded = _folded_heads(func, name, args, kwargs, sources, output)
-                setattr(output, FOLDED, folded)
+            set_label(output, _label(call))
+            setattr(output, FOLDED, _folded_heads(call) if sources else None)
 
 
-def _label(
-    func: Callable,
-    name: str,
-    args: Sequence,
-    kwargs: dict,
-    sources: list[torch.Tensor],
-    output: torch.Tensor,
-) -> Label:
-    """The label of one output of an operation."""
-    rank = output.dim()
+def _label(call: Call) -> Label:
+    """The label of what a call returns."""
+    name, sources, rank = call.name, call.sources, call.output.dim()
     labels = [label for x in sources if (label := label_of(x)) is not None]
     if labels and isinstance(labels[0], str) and name not in PRODUCTS:
-        return _label_in_attention(name, args, kwargs, labels, sources, output)
+        return _label_in_attention(call, labels)
     if name in CHANNELS_SECOND or "_pool" in name or name in ("interpolate", "boolean_dispatch"):
         return (1,) if rank > 1 else None
-    normalized = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
+    normalized = call.kwargs.get("normalized_shape", call.args[1] if len(call.args) > 1 else ())
     if name in CHANNELS_LAST or (name == "layer_norm" and len(tuple(normalized)) == 1):
         # A layer over tokens, as in a Mixer, leaves the channels where they are.
         known = channel_axis(sources[0]) if sources[0].dim() == rank else None
@@ -122,57 +137,27 @@ def _label(
             return (rank - 1,) if weight.dim() == 2 and rank > 1 else None
         if len(sources) < 2 or any(isinstance(label, str) for label in labels):
             return None
-        return SCORES if sums_channels(name, args, sources) else COVARIANCES
+        return SCORES if _sums_channels(call) else COVARIANCES
+    # Other operations leave channels where they are, or move their axes.
     source = next((x for x in sources if isinstance(label_of(x), tuple)), None)
     if source is None:
         return None
     channels = {*cast(tuple, label_of(source))}
-    blocks = _moved_axes(func, name, args, kwargs, source, output)
+    blocks = _moved_axes(call, source)
     return tuple(sorted(x for old, new in blocks if {*old} <= channels for x in new)) or None
 
 
-def _folded_heads(
-    func: Callable,
-    name: str,
-    args: Sequence,
-    kwargs: dict,
-    sources: list[torch.Tensor],
-    output: torch.Tensor,
-) -> FoldedHeads | None:
-    """The heads that a reshape folds into another axis, or that its argument had there before."""
-    source = sources[1 if name == "baddbmm" else 0]
-    folded, label = folded_heads(source), label_of(source)
-    # Parts of one tensor, next to each other along the axis of examples.
-    stores = {x.untyped_storage().data_ptr() for x in sources}
-    if name in CONCATENATIONS and len(sources) > 1 == len(stores):
-        return FoldedHeads(0, len(sources), False) if _axis(args, kwargs) in (None, 0) else None
-    if name in PRODUCTS:
-        return folded if output.shape[:-2] == source.shape[:-2] else None
-    if folded is None and not (name in RESHAPING and isinstance(label, tuple)):
-        return None
-    for old, new in _moved_axes(func, name, args, kwargs, source, output):
-        if folded is not None and list(old) == [folded.axis] and len(new) == 1:
-            return folded._replace(axis=new[0])
-        heads = [axis for axis in old if isinstance(label, tuple) and axis in label]
-        if folded is None and len(new) == 1 and 0 < len(heads) < len(old):
-            return FoldedHeads(new[0], math.prod(source.shape[x] for x in heads), old[-1] in heads)
-    return None
-
-
-def _label_in_attention(
-    name: str,
-    args: Sequence,
-    kwargs: dict,
-    labels: Sequence[Label],
-    sources: list[torch.Tensor],
-    output: torch.Tensor,
-) -> Label:
+def _label_in_attention(call: Call, labels: Sequence[Label]) -> Label:
     """The label of what is computed from attention scores or weights."""
-    is_last = False
-    if name in ("softmax", "sum"):
-        is_last = _axis(args, kwargs) in (-1, (-1,), [-1], sources[0].dim() - 1)
+    name = call.name
+    is_last = name in ("softmax", "sum") and call.dim in (
+        -1,
+        (-1,),
+        [-1],
+        call.sources[0].dim() - 1,
+    )
     if name == "softmax":
-        is_attention = is_last and output.dim() in (3, 4)
+        is_attention = is_last and call.output.dim() in (3, 4)
         kinds = {SCORES: WEIGHTS, COVARIANCES: CHANNEL_WEIGHTS}
         return kinds.get(str(labels[0])) if is_attention else None
     if name in ("exp", "exp_") and labels[0] == SCORES:
@@ -185,20 +170,44 @@ def _label_in_attention(
     if labels[0] in (SCORES, COVARIANCES, TOTALS):
         return labels[0]
     is_mixed = name in (*CHANNELS_SECOND, *CHANNELS_LAST, *MOVING, "layer_norm")
-    return labels[0] if output.shape == sources[0].shape and not is_mixed else None
+    return labels[0] if call.output.shape == call.sources[0].shape and not is_mixed else None
 
 
-def sums_channels(name: str, args: Sequence, sources: Sequence[torch.Tensor]) -> bool:
+def _sums_channels(product: Call) -> bool:
     """Whether a product of two tensors may sum over channels, as that of queries and keys does."""
-    first = sources[1 if name == "baddbmm" else 0]
+    first = product.main_source
     summed = {first.dim() - 1}
-    if name == "einsum" and isinstance(args[0], str):
-        terms, _, result = args[0].replace(" ", "").partition("->")
+    if product.name == "einsum" and isinstance(product.args[0], str):
+        terms, _, result = product.args[0].replace(" ", "").partition("->")
         letters = terms.split(",")[0].rpartition("...")[2]
         start = first.dim() - len(letters)
         summed = {start + i for i, letter in enumerate(letters) if letter not in result}
-    axes = label_of(first)
-    return not isinstance(axes, tuple) or bool(summed & {*axes})
+    channels = label_of(first)
+    return not isinstance(channels, tuple) or bool(summed & {*channels})
+
+
+def _folded_heads(call: Call) -> FoldedHeads | None:
+    """The heads that a call folds into another axis, or that its argument had there before."""
+    source, output = call.main_source, call.output
+    folded, label = folded_heads(source), label_of(source)
+    if call.name in CONCATENATIONS and len(call.sources) > 1:
+        # Parts of one tensor are put next to each other along the axis of examples.
+        stores = {x.untyped_storage().data_ptr() for x in call.sources}
+        is_folding = len(stores) == 1 and call.dim in (None, 0)
+        return FoldedHeads(0, len(call.sources), are_last=False) if is_folding else None
+    if call.name in PRODUCTS:
+        return folded if output.shape[:-2] == source.shape[:-2] else None
+    if folded is not None:
+        moved = [new for old, new in _moved_axes(call, source) if list(old) == [folded.axis]]
+        return folded._replace(axis=moved[0][0]) if moved and len(moved[0]) == 1 else None
+    # A reshape may make one axis of heads and others.
+    if call.name in RESHAPING and isinstance(label, tuple):
+        for old, new in reshaped_axes(source.shape, output.shape):
+            heads = [axis for axis in old if axis in label]
+            if len(new) == 1 and 0 < len(heads) < len(old):
+                count = math.prod(source.shape[axis] for axis in heads)
+                return FoldedHeads(new[0], count, are_last=old[-1] in heads)
+    return None
 
 
 # Axes before an operation and those after it that hold the same values.
@@ -206,24 +215,22 @@ Block = tuple[Sequence[int], Sequence[int]]
 MARK = 1000  # size of the first axis of a tensor whose axes are followed by their sizes
 
 
-def _moved_axes(
-    func: Callable,
-    name: str,
-    args: Sequence,
-    kwargs: dict,
-    source: torch.Tensor,
-    output: torch.Tensor,
-) -> list[Block]:
-    """Where an operation moves the axes of its argument."""
+def _moved_axes(call: Call, source: torch.Tensor) -> list[Block]:
+    """Where a call moves the axes of its argument."""
+    name, output = call.name, call.output
     before, rank = source.dim(), output.dim()
     if name in (*RESHAPING, "squeeze", "unsqueeze"):
         return reshaped_axes(source.shape, output.shape)
     is_reduced = name in REDUCING and rank < before
-    is_indexed = name == "__getitem__" and not _holds_tensors(args[1:])
+    is_indexed = name == "__getitem__" and not _holds_tensors(call.args[1:])
     if name in MOVING or is_reduced or is_indexed:
         # The same operation on a tensor without values, whose axes differ in size.
         marks = torch.empty([*range(MARK, MARK + before)], device="meta")
-        moved = marks.sum(_axis(args, kwargs)) if is_reduced else func(marks, *args[1:], **kwargs)
+        moved = (
+            marks.sum(call.dim)
+            if is_reduced
+            else call.function(marks, *call.args[1:], **call.kwargs)
+        )
         sizes = list((moved if isinstance(moved, torch.Tensor) else moved[0]).shape)
         found = {axis: MARK + axis for axis in range(before) if MARK + axis in sizes}
         if rank < before or len(found) == before:
@@ -232,11 +239,6 @@ def _moved_axes(
         return [([axis], [axis]) for axis in range(rank)]
     # A stack, or an index by tensors, leaves the last axis.
     return [([before - 1], [rank - 1])] if output.shape[-1] == source.shape[-1] else []
-
-
-def _axis(args: Sequence, kwargs: dict) -> Any:
-    """The argument `dim` of an operation, often its second; None without one."""
-    return kwargs.get("dim", args[1] if len(args) > 1 else None)
 
 
 def _holds_tensors(values: Any) -> bool:

@@ -22,8 +22,8 @@ def measure_preprocessing(processor: Any, num_channels: int) -> Preprocessing | 
     """What an image processor does with images, or None where no `Preprocessing` does the same.
 
     The fields of processors mean something else in each class. So the mean and std follow from
-    what the processor makes of black and white, and the size from what it makes of ramps. The
-    `Preprocessing` is returned if it makes the same of images of noise.
+    its results for black and white images, and the size from its results for ramps. The
+    `Preprocessing` is returned if it has the same results for images of noise.
     """
     try:
         return _measure(processor, num_channels)
@@ -120,7 +120,7 @@ def _is_same(
 
 
 def _process(processor: Any, image: np.ndarray) -> np.ndarray:
-    """What a processor makes of an image: float64 of shape (height, width, channel)."""
+    """The result of a processor for an image: float64 of shape (height, width, channel)."""
     outputs = processor(image, return_tensors="pt", input_data_format="channels_last")
     (pixels,) = np.asarray(outputs["pixel_values"], np.float64)
     if pixels.ndim != 3 or len(pixels) != image.shape[-1]:

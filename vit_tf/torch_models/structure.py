@@ -202,17 +202,17 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
     """
     by_path = {call.path: call for call in calls}
     is_known = "" in by_path and by_path[""].value is not None
-    single = flow.single_values() if is_known else {}
+    bottlenecks = flow.bottlenecks() if is_known else {}
     has_head = not is_known or _has_head(by_path, flow)
     # Paths that are joined inside of a block of the first kind belong to it.
     siblings = [by_path[path] for path in find_blocks(calls)]
-    joins = [join for join in flow.junctions(single) if _has_positions(join.operation.shape)]
+    joins = [join for join in flow.junctions(bottlenecks) if _has_positions(join.operation.shape)]
     outside = [j for j in joins if not any(c.holds(j.first, j.last + 1) for c in siblings)]
     by_owner: dict[str, list[Junction]] = {}
     for join in outside:
         # The innermost submodule around a join whose output all that follows is computed from.
         around = (call for call in calls if call.holds(join.first, join.last + 1))
-        owner = next((call.path for call in around if call.value in single), "")
+        owner = next((call.path for call in around if call.value in bottlenecks), "")
         by_owner.setdefault(owner, []).append(join)
     # The other joins end blocks of their own: the submodule around one, or the joins themselves.
     ends = {call.path: call.end - 1 for call in siblings}
@@ -232,7 +232,7 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
             of_group = [_add_site(join, sites) for join in group]
             block = of_group[-1].end
             ends[block], starts[block] = group[-1].last, group[0]
-            attends = [join.attention is not None for join in group]
+            attends = [join.attention_path is not None for join in group]
             if attends == [True, False] and all(join.is_sum for join in group):
                 parts[block] = _parts(of_group, "", *_attention_of(group[0], of_owner, by_path))
     blocks = sorted(ends, key=ends.__getitem__)
@@ -255,10 +255,10 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
         entrance = next((c.path for c in around if c.source_value == start.source), None)
         returns = [c.path for c in calls if c.path and c.value == start.source]
         embedding = returns[-1] if returns and not entrance else ""
-        operation = flow.operations[single[start.source]] if start.source else None
-        if operation and operation.number and not entrance and not embedding:
+        operation = flow.operations[bottlenecks[start.source]] if start.source else None
+        if operation and operation.join_index and not entrance and not embedding:
             embedding = EMBEDDING
-            sites[operation.path, operation.number] = Site(EMBEDDING, EMBEDDING)
+            sites[operation.path, operation.join_index] = Site(EMBEDDING, EMBEDDING)
     return replace(
         structure,
         blocks=tuple(blocks),
@@ -266,7 +266,7 @@ def find_structure(calls: Sequence[Call], flow: Dataflow) -> Structure:
         parts=parts,
         entrance=entrance,
         embedding=embedding,
-        final_norm=_final_norm(calls, ends[blocks[-1]], single),
+        final_norm=_final_norm(calls, ends[blocks[-1]], bottlenecks),
         post_norm=frozenset(post_norm),
     )
 
@@ -280,7 +280,7 @@ def adds_to_input(call: Call, flow: Dataflow) -> bool:
     source, path = call.source_value, call.path.partition("@")[0]
     for index in range(call.first, call.end) if source is not None else ():
         operation = flow.operations[index]
-        if operation.is_sum and operation.path == path:
+        if operation.is_sum_of_two and operation.path == path:
             terms = (flow.num_kernels(x, call.first, index, source) for x in operation.sources)
             fewest, most = sorted(terms)
             if fewest <= 1 and fewest < most:
@@ -300,31 +300,31 @@ def _add_sums(
     block without attention has no name of its own.
     """
     path, at, number = block.path.partition("@")
-    streams = {flow.viewed(block.source_value)}  # the values that hold the residual stream
+    streams = {flow.base_of(block.source_value)}  # the values that hold the residual stream
     attends, last = 0, None  # how often the branch attends, and the last sum
     of_block: list[Site] = []
     num_attended: list[int] = []
     for operation in flow.operations[block.first : block.end]:
         attends += operation.attends
-        is_stream = [flow.viewed(value) in streams for value in operation.sources]
+        is_stream = [flow.base_of(value) in streams for value in operation.sources]
         if operation.name == "layer_norm" and is_stream[0]:
             streams.add(operation.results[0])  # in post-norm blocks a skip starts here
         # A shortcut that changes the shape is added to the branch.
         is_shortcut = last is None and not attends and operation.path == path
-        if not operation.is_sum or not (any(is_stream) or is_shortcut):
+        if not operation.is_sum_of_two or not (any(is_stream) or is_shortcut):
             continue
         num_mlps = sum(not count for count in num_attended[1:])
         mlp = f"/mlp{num_mlps + 1 if num_mlps else ''}" if num_attended else ""
         name = f"{path}/attention" if attends else f"{path}{mlp}"
         of_block.append(Site(name, f"{name}/sum", 0 if is_stream[0] else 1))
         # A sum that ends a block of its own keeps its name.
-        sites.setdefault((operation.path, operation.number), of_block[-1])
+        sites.setdefault((operation.path, operation.join_index), of_block[-1])
         num_attended.append(attends)
         attends, last = 0, operation.results[0]
         streams = {last}
     if num_attended == [1, 0]:
         parts[block.path] = _parts(of_block, at + number, f"{path}/attention", at + number)
-    return last is not None and flow.viewed(block.value) != last
+    return last is not None and flow.base_of(block.value) != last
 
 
 def _has_head(calls: Mapping[str, Call], flow: Dataflow) -> bool:
@@ -356,7 +356,7 @@ def _blocks_of_joins(joins: Sequence[Junction]) -> list[list[Junction]]:
     """
     groups: list[list[Junction]] = []
     for join in joins:
-        if groups and groups[-1][0].attention is not None and join.attention is None:
+        if groups and groups[-1][0].attention_path is not None and join.attention_path is None:
             groups[-1].append(join)
         else:
             groups.append([join])
@@ -370,7 +370,7 @@ def _add_site(join: Junction, sites: dict[tuple[str, int], Site]) -> Site:
     name = f"{path}/{number:02d}" if path else f"{number:02d}"
     end = f"{name}/sum" if join.is_sum else f"{name}/concatenation"
     site = Site(name, end, join.skip)
-    sites[path, join.operation.number] = site
+    sites[path, join.operation.join_index] = site
     return site
 
 
@@ -385,7 +385,7 @@ def _attention_of(
             path = path.rpartition(".")[0]
         return path
 
-    before = [other.attention for other in joins if other.last <= join.last]
+    before = [other.attention_path for other in joins if other.last <= join.last]
     holders = [holder_of(path) for path in before if path is not None]
     number = holders.count(holders[-1])
     return holders[-1], f"@{number}" if number > 1 else ""
@@ -438,13 +438,13 @@ def _has_positions(shape: Sequence[int]) -> bool:
     return sum(length > 1 for length in shape[1:]) > 1
 
 
-def _final_norm(calls: Sequence[Call], end: int, single: Mapping[int, int]) -> str | None:
+def _final_norm(calls: Sequence[Call], end: int, bottlenecks: Mapping[int, int]) -> str | None:
     """The normalization of tokens or maps after the last block."""
     for call in calls:
         is_leaf = not any(True for _ in call.module.children())
         shape = () if call.output is None else call.output.shape
         is_norm = is_leaf and "norm" in type(call.module).__name__.lower()
-        is_single = not single or call.value in single
+        is_single = not bottlenecks or call.value in bottlenecks
         if call.first > end and is_norm and len(shape) > 2 and _has_positions(shape) and is_single:
             return call.path
     return None

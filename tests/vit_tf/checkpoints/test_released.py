@@ -130,7 +130,10 @@ def test_preprocessing_of_released_models_is_timms():
         # Of OpenAI's files the crop is that of OpenAI's code.
         if not name.endswith(".openai"):
             squeezed = config.crop_mode == "squash"
-            assert checkpoint.crop == (None if squeezed else config.crop_pct), name
+            is_whole = squeezed and config.crop_pct == 1
+            assert checkpoint.crop == (None if is_whole else config.crop_pct), name
+            aspect = "squeeze" if squeezed and not is_whole else None
+            assert checkpoint.aspect == aspect, name
     assert count_of_names == len(listed)
     assert len(vit_tf.list_pretrained("*_dinov3*")) == 12
 
