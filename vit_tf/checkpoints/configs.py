@@ -14,15 +14,19 @@ from typing import Any, TypeGuard, cast
 from vit_tf.checkpoints.archives import Folder
 from vit_tf.checkpoints.released import ReleasedCheckpoint
 from vit_tf.checkpoints.weight_maps import (
+    MOST_LAYERS,
+    LoadOptions,
+    module_only_message,
+)
+from vit_tf.common.names import lookup
+from vit_tf.data.preprocessing import (
     CLIP,
     HALF,
     IMAGENET,
-    MOST_LAYERS,
-    LoadOptions,
-    measured_as_module,
+    TIMM_ASPECTS,
+    crop_and_aspect,
+    crop_fraction,
 )
-from vit_tf.common.names import lookup
-from vit_tf.data.preprocessing import TIMM_ASPECTS, crop_and_aspect, crop_fraction
 
 # Names of transformers' `ACT2FN`, and the forms that they stand for.
 GELUS = {
@@ -197,8 +201,8 @@ def read_timm_config(config: dict) -> dict:
     """dict of `num_heads`, `activation`, `pooling`, `fc_norm` and others, as a `ViT` names them.
 
     `image_shape` is (height, width), or None where the file allows images of any size, and
-    `input_size` that of the images it was trained with; `explicit` is whether the form of GELU is
-    an argument of its own, not that of the architecture.
+    `input_size` that of the images it was trained with; `activation_is_explicit` is
+    whether the form of GELU is an argument of its own, not that of the architecture.
     """
     arguments = _arguments(str(config.get("architecture")))
     more = config.get("model_args") or {}
@@ -227,7 +231,7 @@ def read_timm_config(config: dict) -> dict:
         "pooling": pooling,
         "fc_norm": fc_norm,
         "epsilon": arguments["epsilon"],
-        "explicit": "act_layer" in more,
+        "activation_is_explicit": "act_layer" in more,
         "input_size": size and fields.pair("input_size"),
         "image_shape": fields.pair("img_size") if "img_size" in arguments else None,
     }
@@ -253,7 +257,7 @@ def _arguments(architecture: str) -> dict:
             size = match.groupdict().get("size") or (named and named[1])
             arguments = {"num_heads": TIMM_HEADS.get(size) if size else None} | row
     if arguments is None:
-        raise ValueError(f"The architecture {architecture!r} {measured_as_module(architecture)}")
+        raise ValueError(f"The architecture {architecture!r} {module_only_message(architecture)}")
     return arguments
 
 
@@ -327,8 +331,8 @@ def preprocessing_from_config(
         "resample", resample if isinstance(resample, int) else repr(resample), FILTERS
     )
     rounding = "even" if crop_and_aspect["crop"] is None else "down"
-    images = {"values": _values(fields, image_shape[2]), "interpolation": resample, "size": size}
-    return images | {"crop_rounding": rounding, **crop_and_aspect}
+    images = {"values": _values(fields, image_shape[2]), "interpolation": resample}
+    return images | {"processor_size": size, "crop_rounding": rounding, **crop_and_aspect}
 
 
 def processor_size(

@@ -132,7 +132,7 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
         | stem
         | blocks
         | tanh_head_map(tensors, width, options, "pre_logits", FLAX)
-    ).under(prefix) | WeightMap(unused=PREFIXES[prefix])
+    ).under(prefix) | WeightMap(unused_tensors=PREFIXES[prefix])
     return Conversion(model, mapping)
 
 
@@ -148,7 +148,7 @@ def _sincos_map(tensors: Tensors, channels: int, options: LoadOptions) -> Weight
             f"pooling={options.pooling!r}"
         )
     arguments = {"image_shape": (*size[:2], channels), "pooling": "gap", "position_type": "sincos"}
-    return WeightMap(arguments, new=("embedding/positions",))
+    return WeightMap(arguments, new_weights=("embedding/positions",))
 
 
 def blocks_map(tensors: Tensors, width: int, options: LoadOptions) -> WeightMap:
@@ -318,7 +318,7 @@ def convert_siglip(tensors: Tensors, options: LoadOptions) -> Conversion:
         | blocks
         | read_table(pooling, FLAX, sizes, "MAPHead_0/{}", "pooling/{}")
         | embedding_head(inside, width, options, "head", FLAX)
-    ).under(SIGLIP) | WeightMap(unused=SIGLIP_UNUSED)
+    ).under(SIGLIP) | WeightMap(unused_tensors=SIGLIP_UNUSED)
     return Conversion("SigLIPViT", mapping)
 
 

@@ -63,7 +63,7 @@ def _sizes(config: Config, options: LoadOptions) -> tuple[int, int, int, int, tu
 
 # ViT, DeiT, MAE, I-JEPA and DINOv2 (`modeling_vit.py` and others).
 
-VIT_PATCHES = "embeddings.patch_embeddings.projection  embedding/patches  patches  C D P"
+VIT_PATCHES = "embeddings.patch_embeddings.projection  embedding/patches  conv  C D P"
 ATTENTION = """
     attention.attention.query  query  linear  D D
     attention.attention.key    key    linear  D D
@@ -113,7 +113,7 @@ def convert_vit(folder: Folder, options: LoadOptions) -> Conversion:
     distilled = "embeddings.distillation_token" in inside
     mapping = (
         ends_map(f"{VIT_PATCHES}\nlayernorm norm norm D", width, patch, channels)
-        | WeightMap(unused=("embeddings.mask_token",))
+        | WeightMap(unused_tensors=("embeddings.mask_token",))
         | embedding_map(inside, VIT_POSITIONS, VIT_TOKENS, patch, channels, options, image_shape)
         | _vit_blocks(inside, width, config, kind)
         | {"num_heads": heads, "epsilon": config.number("layer_norm_eps")}
@@ -122,12 +122,12 @@ def convert_vit(folder: Folder, options: LoadOptions) -> Conversion:
     ).under(outer)
     read = mapping.arguments.get("representation_dim", width)
     mapping |= _vit_head(tensors, read, options, kind)
-    mapping |= WeightMap(unused=("decoder.*",) if kind == "vit_mae" else ())
+    mapping |= WeightMap(unused_tensors=("decoder.*",) if kind == "vit_mae" else ())
     positions = "bicubic" if kind == "dinov2_with_registers" else "torch"
     any_size = kind.startswith("dinov2")
     images = preprocessing_from_config(folder, image_shape, any_size, options)
     model = "DistilledViT" if "distillation" in mapping.arguments else "ViT"
-    return Conversion(model, mapping, positions=positions, **images)
+    return Conversion(model, mapping, position_method=positions, **images)
 
 
 def _vit_blocks(tensors: Tensors, width: int, config: Config, kind: str) -> WeightMap:
@@ -150,7 +150,7 @@ def _pooler_map(tensors: Tensors, width: int, config: Config, options: LoadOptio
     if "pooler.dense.bias" not in tensors or "embeddings.cls_token" not in tensors:
         return WeightMap()
     if options.num_classes is not None:
-        return WeightMap(unused=("pooler.dense.*",))
+        return WeightMap(unused_tensors=("pooler.dense.*",))
     config.require("pooler_act", "tanh")
     units = dims(tensors, "pooler.dense.bias", 1)[0]
     layer = ends_map("pooler.dense pre_logits linear D R", width, R=units)
@@ -165,9 +165,9 @@ def _vit_head(tensors: Tensors, width: int, options: LoadOptions, kind: str) -> 
     if kind in CLASSIFIERS:
         return head_map(tensors, width, options, "classifier")
     if "classifier.bias" not in tensors:
-        return head_map({}, width, options, "none")
+        return head_map({}, width, options, "head")
     reads = "the class token and the mean of the patches"
-    return new_head_map(width, options, reads) | WeightMap(unused=("classifier.*",))
+    return new_head_map(width, options, reads) | WeightMap(unused_tensors=("classifier.*",))
 
 
 # DINOv3 (`modeling_dinov3_vit.py`). Its positions are rotary: images may be of any size.
@@ -212,17 +212,17 @@ def convert_dinov3(folder: Folder, options: LoadOptions) -> Conversion:
         "key_bias": biases["key"],
         "activation": "swiglu" if gated else config.activation(),
     }
-    ends = "embeddings.patch_embeddings embedding/patches patches C D P\nnorm norm norm D"
+    ends = "embeddings.patch_embeddings embedding/patches conv C D P\nnorm norm norm D"
     table = DINO3_BLOCK + DINO3_MLPS[gated]
     for name, biased in biases.items():
         table = table.replace(name.upper(), "linear" if biased else "unbiased")
     table = table.replace("GATE", "gate" if biases["mlp"] else "gate_unbiased")
     mapping = (
         ends_map(ends, width, patch, channels)
-        | WeightMap(arguments, unused=("embeddings.mask_token",))
+        | WeightMap(arguments, unused_tensors=("embeddings.mask_token",))
         | prefix_map(tensors, VIT_TOKENS._replace(distillation=None), width, options)
         | read_blocks(table, TORCH, {"D": width, "M": hidden}, "layer.#.", layers)
-        | head_map({}, width, options, "none")
+        | head_map({}, width, options, "head")
     )
     images = preprocessing_from_config(folder, image_shape, True, options)
     return Conversion("RotaryViT", mapping, any_size=True, **images)
@@ -249,9 +249,9 @@ CLIP_BLOCK = """
     mlp.fc2             contract        linear  M D
 """
 CLIP_ENDS = """
-    embeddings.patch_embedding  embedding/patches  conv  C D P
-    pre_layrnorm                pre_norm           norm  D
-    post_layernorm              norm               norm  D
+    embeddings.patch_embedding  embedding/patches  conv_kernel  C D P
+    pre_layrnorm                pre_norm           norm         D
+    post_layernorm              norm               norm         D
 """
 # Those of `CLIPVisionConfig`, of which a whole CLIP's `vision_config` has what differs.
 CLIP_DEFAULTS = {
@@ -280,7 +280,7 @@ SIGLIP_DEFAULTS = CLIP_DEFAULTS | {
 }
 SIGLIP_UNUSED = ("text_model.*", "logit_scale", "logit_bias")
 SIGLIP_ENDS = """
-    embeddings.patch_embedding    embedding/patches        patches  C D P
+    embeddings.patch_embedding    embedding/patches        conv     C D P
     post_layernorm                norm                     norm     D
     head.probe                    pooling/probe            same     1 1 D
     head.attention.in_proj_       QKV                      fused    D
@@ -303,7 +303,7 @@ def _encoder_blocks(config: Config, heads: int, options: LoadOptions) -> WeightM
     }
     sizes = {"D": config.integer("hidden_size"), "M": hidden}
     blocks = read_blocks(CLIP_BLOCK, TORCH, sizes, "encoder.layers.#.", layers)
-    return WeightMap(arguments, new=("head/*",)) | blocks
+    return WeightMap(arguments, new_weights=("head/*",)) | blocks
 
 
 def convert_clip(folder: Folder, options: LoadOptions) -> Conversion:
@@ -316,7 +316,7 @@ def convert_clip(folder: Folder, options: LoadOptions) -> Conversion:
     inside = without_prefix(folder.tensors, "vision_model.")
     mapping = (
         ends_map(CLIP_ENDS, width, patch, channels)
-        | clip_tokens_map(inside, *names, width, channels, patch, own=image_shape)
+        | clip_tokens_map(inside, *names, width, channels, patch, file_shape=image_shape)
         | _encoder_blocks(config, heads, options)
     )
     projection = timm.identity_projection(width)
@@ -324,9 +324,9 @@ def convert_clip(folder: Folder, options: LoadOptions) -> Conversion:
         units = dims(folder.tensors, "visual_projection.weight", 2)[0]
         projection = ends_map("visual_projection projection kernel D R", width, R=units)
         projection |= {"projection_dim": units}
-    mapping = mapping.under("vision_model.") | WeightMap(unused=CLIP_UNUSED) | projection
+    mapping = mapping.under("vision_model.") | WeightMap(unused_tensors=CLIP_UNUSED) | projection
     images = preprocessing_from_config(folder, image_shape, False, options)
-    return Conversion("CLIPViT", mapping, positions="torch", **images)
+    return Conversion("CLIPViT", mapping, position_method="torch", **images)
 
 
 def convert_siglip(folder: Folder, options: LoadOptions) -> Conversion:
@@ -352,16 +352,16 @@ def convert_siglip(folder: Folder, options: LoadOptions) -> Conversion:
         | blocks
         | WeightMap(arguments, {"embedding/positions": Transform(positions, as_batch)})
     )
-    mapping = mapping.under("vision_model.") | WeightMap(unused=SIGLIP_UNUSED)
+    mapping = mapping.under("vision_model.") | WeightMap(unused_tensors=SIGLIP_UNUSED)
     if "classifier.bias" in folder.tensors:
         if options.num_classes is None:
             raise ValueError(
                 "Specify num_classes for a new head: the head of the file takes the mean of "
                 "the tokens, which is not supported. Received: num_classes=None"
             )
-        mapping |= WeightMap(unused=("classifier.*",))
+        mapping |= WeightMap(unused_tensors=("classifier.*",))
     images = preprocessing_from_config(folder, image_shape, False, options)
-    return Conversion("SigLIPViT", mapping, positions="torch", **images)
+    return Conversion("SigLIPViT", mapping, position_method="torch", **images)
 
 
 # BEiT (`modeling_beit.py`).
@@ -407,7 +407,7 @@ def convert_beit(folder: Folder, options: LoadOptions) -> Conversion:
         | read_blocks(table, TORCH, sizes, "encoder.layer.#.", layers)
         | read_blocks(row, TORCH, sizes, "encoder.layer.#.", layers, "block#_bias/")
     )
-    mapping = mapping.under(outer) | WeightMap(unused=BEIT_UNUSED)
+    mapping = mapping.under(outer) | WeightMap(unused_tensors=BEIT_UNUSED)
     # The last norm, by whose name the file shows its pooling. Models that predict visual tokens
     # have it next to the encoder.
     mean = f"{outer}pooler.layernorm"
@@ -415,7 +415,7 @@ def convert_beit(folder: Folder, options: LoadOptions) -> Conversion:
     norm = mean if f"{mean}.weight" in tensors else token
     mapping |= beit_end(tensors, width, options, norm, norm == mean, "classifier")
     images = preprocessing_from_config(folder, image_shape, False, options)
-    return Conversion("BEiT", mapping, positions="torch", **images)
+    return Conversion("BEiT", mapping, position_method="torch", **images)
 
 
 # BiT (`modeling_bit.py`). Of the variants of `BitConfig` those of BiT as it was released.

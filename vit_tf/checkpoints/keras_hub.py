@@ -109,7 +109,7 @@ def from_keras_hub(model: Any, preprocessing: Preprocessing | None = None) -> Vi
     arguments = mapping.arguments | {"preprocessing": preprocessing}
     vit = getattr(models, CLASSES.get(kind, "ViT"))(**arguments)
     fill(weights_by_name(vit), weights, mapping)
-    if mapping.headless:
+    if mapping.identity_head:
         vit.head.kernel.assign(np.eye(vit.num_classes))
     return vit
 
@@ -132,8 +132,7 @@ def _kinds(tensors: Tensors) -> Kinds:
 
     def dense(name: str, path: str, inputs: int, outputs: int) -> dict[str, Transform]:
         """A linear layer, whose units may be split into heads."""
-        flat = partial(np.reshape, shape=(inputs, outputs))
-        kernel = stored(f"{name}/kernel", flat)
+        kernel = stored(f"{name}/kernel", lambda x: x.reshape(inputs, outputs))
         return {f"{path}/kernel": kernel, f"{path}/bias": bias(name, outputs)}
 
     def gate(names: str, path: str, hidden: int) -> dict[str, Transform]:
@@ -265,7 +264,7 @@ def _convert_vit(backbone: Any, tensors: Tensors) -> WeightMap:
         | ({"distillation": "token"} if len(tokens) > 1 else {})
         | read_table(ends, kinds, sizes)
         | read_blocks(block, kinds, sizes, stem, layers, first=1)
-        | WeightMap(unused=(f"{first}/mask_token",))
+        | WeightMap(unused_tensors=(f"{first}/mask_token",))
     )
 
 
@@ -282,7 +281,7 @@ def _convert_dino(backbone: Any, tensors: Tensors) -> WeightMap:
     sizes = {"D": config["hidden_dim"], "M": hidden, "E": expanded}
     more = {"epsilon": 1e-6} | ({"activation": "swiglu"} if gated else {})
     mapping = _dino_map(config, hidden, tensors, DINO_ENDS + positions, block, sizes, more)
-    return mapping | WeightMap(unused=unused)
+    return mapping | WeightMap(unused_tensors=unused)
 
 
 def _convert_dino3(backbone: Any, tensors: Tensors) -> WeightMap:
@@ -293,7 +292,7 @@ def _convert_dino3(backbone: Any, tensors: Tensors) -> WeightMap:
     more |= {"activation": "swiglu"} if gated else {}
     block, sizes = DINO3_BLOCK + DINO3_MLPS[gated], {"D": config["hidden_dim"], "M": hidden}
     mapping = _dino_map(config, hidden, tensors, DINO_ENDS, block, sizes, more)
-    return mapping | WeightMap(unused=("embeddings/mask_token",))
+    return mapping | WeightMap(unused_tensors=("embeddings/mask_token",))
 
 
 def _dino_map(
@@ -340,8 +339,8 @@ def _convert_clip(encoder: Any, tensors: Tensors) -> WeightMap:
     width = encoder.hidden_dim
     ends = "pre_layer_norm pre_norm norm D\nlayer_norm norm norm D"
     mapping, prefix = _encoder_map(encoder, tensors, CLIP_BLOCK, ends)
-    as_token = partial(np.reshape, shape=(1, 1, width))
-    token = Transform({f"{prefix}embedding/class_embedding": (width,)}, as_token)
+    class_token = f"{prefix}embedding/class_embedding"
+    token = Transform({class_token: (width,)}, lambda x: x.reshape(1, 1, width))
     projection = identity_projection(width)
     if "vision_projection/kernel" in tensors:
         row = "vision_projection projection kernel"

@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ from vit_tf.checkpoints.weight_maps import (
     at_most,
     check,
     fill,
-    measured_as_module,
+    module_only_message,
 )
 from vit_tf.common.names import as_sizes, format_list, lookup
 from vit_tf.data.preprocessing import Preprocessing
@@ -40,37 +40,46 @@ from vit_tf.torch_models.timm_names import PREFIX, open_timm
 if TYPE_CHECKING:
     from torch.nn import Module
 
-# An image processor's size is at most so many times that of the weights: its file could say any.
+# An image processor's size is at most so many times that of the weights: a limit, since the file
+# could demand any size.
 LARGEST_RESIZE = 8
 # The first family that recognises a file reads it: some have all names of tensors of others, and
 # come before them.
 FAMILIES = timm.FAMILIES + open_clip.FAMILIES + google.FAMILIES
-# Models that no class here computes, though their files have names of these families: what they do
-# otherwise, and a pattern of their tensors' names, sorted and with a line for each.
-OTHERS = {
-    "an AIMv2": (
-        measured_as_module("aimv2_..."),
+
+
+class Unsupported(NamedTuple):
+    """A model that no class here computes, though its tensors have the names of a family here."""
+
+    advice: str  # what to do instead
+    pattern: str  # matched against the sorted tensor names, one per line
+
+
+UNSUPPORTED = {
+    "an AIMv2": Unsupported(
+        module_only_message("aimv2_..."),
         r"patchifier\.norm\.|^patch_embed\.norm\.weight$",
     ),
-    "an EVA": (
-        measured_as_module("eva02_..."),
+    "an EVA": Unsupported(
+        module_only_message("eva02_..."),
         r"(?s)\A(?=.*^pos_embed$)(?=.*^blocks\.0\.attn\.(q_bias|q_proj\.weight)$)",
     ),
-    "a CaiT": (measured_as_module("cait_..."), r"^(module\.)?blocks_token_only"),
-    "a Hiera": (measured_as_module("hiera_..."), r"^(model\.)?blocks\.\d+\.proj\.weight$"),
-    "a Perception Encoder": (
-        measured_as_module("vit_pe_..."),
+    "a CaiT": Unsupported(module_only_message("cait_..."), r"^(module\.)?blocks_token_only"),
+    "a Hiera": Unsupported(
+        module_only_message("hiera_..."), r"^(model\.)?blocks\.\d+\.proj\.weight$"
+    ),
+    "a Perception Encoder": Unsupported(
+        module_only_message("vit_pe_..."),
         r"(?s)\A(?!.*^(fc_)?norm\.weight$).*^norm_pre\."
         r"|\A(?=.*^norm_pre\.weight$)(?=.*^attn_pool\.latent$)"
         r"|^visual\.attn_pool\..*^visual\.transformer\.resblocks\.",
     ),
 }
 
-# The same of released models whose tensors have the names and shapes of others, by a part of the
-# name of their file.
-NAMED_OTHERS = {
-    "_rpn_": measured_as_module("vit_..._rpn_..."),
-    "_lingbot": measured_as_module("vit_base_patch16_lingbot"),
+# Released models that only their file name distinguishes: a part of this name, and the advice.
+UNSUPPORTED_NAMES = {
+    "_rpn_": module_only_message("vit_..._rpn_..."),
+    "_lingbot": module_only_message("vit_base_patch16_lingbot"),
 }
 
 
@@ -92,14 +101,14 @@ def load(source: str | os.PathLike) -> "Features | Module":
     """
     if os.fspath(source).startswith(PREFIX):
         return open_timm(os.fspath(source))
-    path = os.path.expanduser(os.fspath(source))
+    path = os.path.expanduser(source)
     if path.endswith(".keras"):
         return load_model(path)
     if os.path.isfile(os.path.join(path, "saved_model.pb")):
         return load_features(path)
     if os.path.isfile(os.path.join(path, TRAINED)):
         return load_model(path)
-    return load_pretrained(path if os.path.exists(path) else os.fspath(source))
+    return load_pretrained(path)
 
 
 def load_pretrained(
@@ -214,10 +223,10 @@ def load_pretrained(
     ):
         if word is not None:
             lookup(name, word, known)
-    bundled = path_or_name in released.bundled_models()
-    if bundled or os.fspath(path_or_name).endswith(".keras"):
+    path_or_name = os.path.expanduser(os.fspath(path_or_name))
+    if path_or_name in released.bundled_models() or path_or_name.endswith(".keras"):
         return _open_saved(path_or_name, options, positions)
-    path, public = released.fetch(os.fspath(path_or_name))
+    path, public = released.fetch(path_or_name)
     if public is not None:
         options = dataclasses.replace(
             options,
@@ -227,31 +236,19 @@ def load_pretrained(
             config=configs.config_from_name(public),
         )
     with open_folder(path) if os.path.isdir(path) else open_archive(path) as archive:
-        with _located(archive):
+        with _errors_with_path(archive.path):
             conversion = _convert(archive, options)
         mapping = conversion.mapping
         # Before a model is built, so that a file cannot ask for more memory than it has data.
         check(archive, mapping)
         model = _build(conversion, options, public)
         fill(weights_by_name(model), archive, mapping)
-    if mapping.headless:
+    if mapping.identity_head:
+        # The logits are the pooled token if the file has no head, or if the head is removed.
         for name in ("head", "distillation_head"):
             if layer := getattr(model, name, None):
                 layer.kernel.assign(np.eye(layer.units))
-    shape = options.image_shape or conversion.size
-    if shape and shape != tuple(model.image_shape)[: len(shape)]:
-        if not options.image_shape:
-            # A folder is opened at the size of its image processor.
-            height, width = model.image_shape[:2]
-            at_most(max(shape), LARGEST_RESIZE * max(height, width), "pixels a side")
-            warnings.warn(
-                f"{path} is opened at the {shape[0]} x {shape[1]} pixels of its image processor, "
-                f"not at the {height} x {width} of its weights. To keep the size of the weights, "
-                f"pass image_shape=({height}, {width}).",
-                stacklevel=2,
-            )
-        method = positions or conversion.positions or conversion.interpolation
-        model = at_resolution(model, shape, method=method)
+    model = _resize(model, path, conversion, options.image_shape, positions)
     if preprocessing is not None:
         model.preprocessing = preprocessing
     return name_after(model, path_or_name)
@@ -267,54 +264,59 @@ def _open_saved(
         other = f"a {type(model).__name__}, which is not a model of this package"
         options.refuse(other, "num_classes", "image_shape", "preprocessing")
         return model
-    # Without a head there is nothing to leave out, and a layer of tanh before it goes with it.
-    removed_head = model.head if options.num_classes == 0 else None
-    classes = options.num_classes or None
-    if removed_head is not None:
-        classes = (getattr(model, "pre_logits", None) or removed_head).kernel.shape[0]
-    other_head = removed_head is not None or classes not in (None, model.num_classes)
+    new_classes = _new_num_classes(model, options)
     shape = options.image_shape or model.image_shape
-    if other_head or tuple(shape) != tuple(model.image_shape)[: len(shape)]:
-        classes = classes if other_head else None
-        model = at_resolution(model, shape, classes, positions or "bilinear")
-        if removed_head is not None:
-            model.head.kernel.assign(np.eye(model.head.units))
+    if new_classes is not None or tuple(shape) != tuple(model.image_shape)[: len(shape)]:
+        model = at_resolution(model, shape, new_classes, positions or "bilinear")
+        if new_classes is not None and options.num_classes == 0:
+            model.head.kernel.assign(np.eye(new_classes))
     if options.preprocessing is not None:
         model.preprocessing = options.preprocessing
     return name_after(model, name)
 
 
+def _new_num_classes(model: VisionModel, options: LoadOptions) -> int | None:
+    """The number of logits of a new head; None if the model keeps its head or stays without.
+
+    A head that is removed is replaced by one that returns its input, the pooled token. A tanh layer
+    before the head is removed with it.
+    """
+    if options.num_classes == 0:
+        first_layer = getattr(model, "pre_logits", None) or model.head
+        return None if model.head is None else first_layer.kernel.shape[0]
+    return None if options.num_classes == model.num_classes else options.num_classes
+
+
 @contextlib.contextmanager
-def _located(archive: CheckpointFile) -> Iterator[None]:
-    """Adds the path to errors of a conversion, whatever a file or its configuration provokes."""
+def _errors_with_path(path: str) -> Iterator[None]:
+    """Turns errors that a file or its configuration causes into ValueErrors with the path."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{error} (in {archive.path!r})") from error
+        raise ValueError(f"{error} (in {path!r})") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(
-            f"Expected the configuration and the tensors to fit each other in {archive.path!r}. "
+            f"Expected the configuration and the tensors to fit each other in {path!r}. "
             f"Received: {type(error).__name__}: {str(error)[:200]}"
         ) from error
 
 
 def _convert(archive: CheckpointFile, options: LoadOptions) -> Conversion:
-    """The `Conversion` of an open file or folder; one of timm follows its configuration."""
+    """The `Conversion` of an open file or folder; a timm folder follows its configuration."""
     folder = archive if isinstance(archive, Folder) else None
-    if folder and ("model_type" in folder.config or "pretrained_cfg" not in folder.config):
+    is_timm_folder = (
+        folder is not None
+        and "pretrained_cfg" in folder.config
+        and "model_type" not in folder.config
+    )
+    if folder and not is_timm_folder:
         # Its configuration has the form of GELU.
         options.refuse("a folder with its configuration", "activation")
         module = open_clip if folder.file == OPEN_CLIP else hugging_face_models
         return module.convert_folder(folder, options)
-    # An architecture that is none of ours raises.
+    # Raises for an unknown architecture.
     config = configs.read_timm_config(folder.config) if folder else options.config
-    names = "\n".join(sorted(archive.tensors))
-    other = next((m for m, (_, p) in OTHERS.items() if re.search(p, names, re.MULTILINE)), None)
-    if other is not None:
-        raise ValueError(f"The checkpoint is of {other}, which {OTHERS[other][0]}")
-    by_name = next((p for p in NAMED_OTHERS if p in os.path.basename(archive.path)), None)
-    if by_name is not None and folder is None:
-        raise ValueError(f"The checkpoint has the name of a model that {NAMED_OTHERS[by_name]}")
+    _refuse_unsupported(archive)
     family = next((family for family in FAMILIES if family.recognise(archive.tensors)), None)
     if family is None:
         names = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
@@ -322,17 +324,12 @@ def _convert(archive: CheckpointFile, options: LoadOptions) -> Conversion:
             f"The tensors are not of a supported family ({names}). They are: "
             f"{format_list(sorted(archive.tensors))}"
         )
-    if not family.activation:
+    if not family.accepts_activation:
         options.refuse(family.name, "activation")
 
     activation = options.activation
     if folder and activation is None:
-        # The activation of the training, which follows from the name of a CLIP, unless the
-        # configuration has it as an argument.
-        activation = config["activation"] if config["explicit"] else None
-        if "_clip_" in str(folder.config["architecture"]) and activation is None:
-            tag = folder.config["pretrained_cfg"].get("tag")
-            activation = released.timm_activation(f"{folder.config['architecture']}.{tag}")
+        activation = _folder_activation(folder, config)
     options = dataclasses.replace(
         options, config=config, activation=activation, container=archive.container
     )
@@ -341,30 +338,57 @@ def _convert(archive: CheckpointFile, options: LoadOptions) -> Conversion:
         return conversion
     channels = conversion.mapping.arguments["image_shape"][2]
     images = configs.timm_preprocessing(folder.config, channels)
-    positions = conversion.positions or conversion.interpolation
-    return dataclasses.replace(conversion, positions=positions, **images)
+    # The interpolation of the configuration is that of images only: positions keep the family's.
+    position_method = conversion.position_method or conversion.interpolation
+    return dataclasses.replace(conversion, position_method=position_method, **images)
+
+
+def _refuse_unsupported(archive: CheckpointFile) -> None:
+    """Raises a ValueError for a model that no class here computes."""
+    names = "\n".join(sorted(archive.tensors))
+    for model, (advice, pattern) in UNSUPPORTED.items():
+        if re.search(pattern, names, re.MULTILINE):
+            raise ValueError(f"The checkpoint is of {model}, which {advice}")
+    for part, advice in UNSUPPORTED_NAMES.items():
+        if part in os.path.basename(archive.path) and not isinstance(archive, Folder):
+            raise ValueError(f"The checkpoint has the name of a model that {advice}")
+
+
+def _folder_activation(folder: Folder, config: dict) -> str | None:
+    """The form of GELU in a timm folder: that of its arguments, else, for a CLIP, of its name."""
+    if config["activation_is_explicit"]:
+        return config["activation"]
+    architecture = str(folder.config["architecture"])
+    if "_clip_" not in architecture:
+        return None
+    tag = folder.config["pretrained_cfg"].get("tag")
+    return released.timm_activation(f"{architecture}.{tag}")
 
 
 def _build(
     conversion: Conversion, options: LoadOptions, public: released.ReleasedCheckpoint | None
 ) -> VisionModel:
-    """The model of a conversion, with the preprocessing of its name or, without one, its family."""
+    """The model of a conversion, whose preprocessing is that of its known name if it has one.
+
+    Otherwise the preprocessing is that of the folder's configuration or of the family.
+    """
     height, width, channels = conversion.mapping.arguments["image_shape"]
     requested_shape = options.image_shape or ((public.resolution,) * 2 if public else None)
     if conversion.any_size and requested_shape:
         height, width = requested_shape[:2]
-    images = public or conversion
-    mean, std = images.values["mean"], images.values["std"]
+    preprocessing_source = public or conversion
+    mean, std = (preprocessing_source.values[name] for name in ("mean", "std"))
     if channels != len(mean):
-        mean, std = ((0.5,) * channels,) * 2
+        # Statistics of RGB do not apply to other channels: values are scaled to [-1, 1].
+        mean = std = (0.5,) * channels
     preprocessing = Preprocessing(
         (height, width),
         mean,
         std,
-        images.interpolation,
-        crop=images.crop,
+        preprocessing_source.interpolation,
+        crop=preprocessing_source.crop,
         crop_rounding="even" if public else conversion.crop_rounding,
-        aspect=images.aspect,
+        aspect=preprocessing_source.aspect,
     )
     arguments = conversion.mapping.arguments | {
         "image_shape": (height, width, channels),
@@ -372,3 +396,28 @@ def _build(
         "class_names": conversion.class_names,
     }
     return getattr(models, conversion.model)(**arguments)
+
+
+def _resize(
+    model: VisionModel,
+    path: str,
+    conversion: Conversion,
+    image_shape: tuple | None,
+    positions: str | None,
+) -> VisionModel:
+    """The model at a requested image size, else at the size of the folder's image processor."""
+    shape = image_shape or conversion.processor_size
+    if not shape or shape == tuple(model.image_shape)[: len(shape)]:
+        return model
+    if not image_shape:
+        height, width = model.image_shape[:2]
+        with _errors_with_path(path):
+            at_most(max(shape), LARGEST_RESIZE * max(height, width), "pixels a side")
+        warnings.warn(
+            f"{path} is opened at the {shape[0]} x {shape[1]} pixels of its image processor, "
+            f"not at the {height} x {width} of its weights. To keep the size of the weights, "
+            f"pass image_shape=({height}, {width}).",
+            stacklevel=3,
+        )
+    method = positions or conversion.position_method or conversion.interpolation
+    return at_resolution(model, shape, method=method)

@@ -9,7 +9,6 @@ from vit_tf.checkpoints import timm
 from vit_tf.checkpoints.archives import OPEN_CLIP, Folder
 from vit_tf.checkpoints.configs import Config, lookup_filter, numbers
 from vit_tf.checkpoints.weight_maps import (
-    CLIP,
     CLIP_HEADS,
     TORCH,
     Conversion,
@@ -28,6 +27,7 @@ from vit_tf.checkpoints.weight_maps import (
     without_prefix,
 )
 from vit_tf.common.names import lookup
+from vit_tf.data.preprocessing import CLIP
 
 NAME = "OpenAI's CLIP"
 ENCODER_PREFIX = "visual."
@@ -42,10 +42,10 @@ UNUSED = (
     *("text_projection", "logit_scale", "logit_bias", *TRACED),
 )
 STEM_AND_HEAD = """
-    conv1    embedding/patches  conv  C D P
-    ln_pre   pre_norm           norm  D
-    ln_post  norm               norm  D
-    proj     projection/kernel  same  D R
+    conv1    embedding/patches  conv_kernel  C D P
+    ln_pre   pre_norm           norm         D
+    ln_post  norm               norm         D
+    proj     projection/kernel  same         D R
 """
 BLOCK = """
     ln_1           attention_norm   norm    D
@@ -137,13 +137,13 @@ def _convert(
     hidden = dims(encoder_tensors, "transformer.resblocks.0.mlp.c_fc.bias", 1)[0]
     sizes = {"C": channels, "D": width, "P": patch, "R": projection, "M": hidden}
     encoder = (
-        WeightMap(arguments, new=("head/*",))
+        WeightMap(arguments, new_weights=("head/*",))
         | clip_tokens_map(encoder_tensors, *names, *grid_sizes)
         | {"num_layers": layers, "mlp_dim": hidden}
         | read_table(STEM_AND_HEAD, TORCH, sizes)
         | read_blocks(BLOCK, TORCH, sizes, "transformer.resblocks.#.", layers)
     )
-    mapping = (encoder.under(ENCODER_PREFIX) | WeightMap(unused=UNUSED)).under(prefix)
+    mapping = (encoder.under(ENCODER_PREFIX) | WeightMap(unused_tensors=UNUSED)).under(prefix)
     return Conversion("CLIPViT", mapping, "bicubic", CLIP, 1.0)
 
 
@@ -162,7 +162,7 @@ def convert_folder(folder: Folder, options: LoadOptions) -> Conversion:
     if options.preprocessing is not None:
         return conversion
     images = _preprocessing(folder, size, conversion.mapping.arguments["image_shape"][2])
-    return dataclasses.replace(conversion, positions="bicubic", **images)
+    return dataclasses.replace(conversion, position_method="bicubic", **images)
 
 
 def _convert_siglip(folder: Folder, size: tuple[int, int], options: LoadOptions) -> Conversion:
@@ -227,6 +227,6 @@ FAMILIES = (
         NAME,
         lambda t: find_prefix(t, PREFIXES, BLOCKS) is not None,
         convert_clip,
-        activation=True,
+        accepts_activation=True,
     ),
 )

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from vit_tf.checkpoints.archives import HUB, not_fetched, snapshot
-from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET, measured_as_module
+from vit_tf.checkpoints.weight_maps import module_only_message
 from vit_tf.common.names import near_names, unknown_name, without_password
+from vit_tf.data.preprocessing import CLIP, HALF, IMAGENET
 
 BUNDLED = Path(__file__).parent / "zoo"
 EXTENSIONS = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".tar")
@@ -339,7 +340,7 @@ def require_known_model(path_or_name: str) -> None:
     if path_or_name in all_names or path_or_name.startswith(HUB):
         return
     if name := re.fullmatch(MODULES, path_or_name):
-        raise ValueError(f"{path_or_name!r} {measured_as_module(name[1])}")
+        raise ValueError(f"{path_or_name!r} {module_only_message(name[1])}")
     if os.path.exists(path_or_name) or path_or_name.endswith(EXTENSIONS):
         return
     near = near_names(path_or_name, all_names)

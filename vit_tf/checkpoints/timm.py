@@ -10,11 +10,8 @@ import numpy as np
 
 from vit_tf.checkpoints import google
 from vit_tf.checkpoints.weight_maps import (
-    CLIP,
     CLIP_HEADS,
-    HALF,
     HEADS,
-    IMAGENET,
     TORCH,
     Conversion,
     Family,
@@ -34,7 +31,7 @@ from vit_tf.checkpoints.weight_maps import (
     find_prefix,
     head_map,
     infer_num_heads,
-    measured_as_module,
+    module_only_message,
     new_head_map,
     patch_dims,
     patch_positions_map,
@@ -47,9 +44,10 @@ from vit_tf.checkpoints.weight_maps import (
     two_heads_map,
     without_prefix,
 )
+from vit_tf.data.preprocessing import CLIP, HALF, IMAGENET
 
-PATCHES = "patch_embed.proj  embedding/patches  patches  C D P"
-UNBIASED_PATCHES = "patch_embed.proj  embedding/patches  conv  C D P"
+PATCHES = "patch_embed.proj  embedding/patches  conv  C D P"
+UNBIASED_PATCHES = "patch_embed.proj  embedding/patches  conv_kernel  C D P"
 BLOCK = """
     norm1      attention_norm   norm    D
     attn.qkv   query,key,value  fused   D
@@ -145,7 +143,7 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
         "epsilon": config.get("epsilon", 1e-6),
     }
     mapping = (
-        WeightMap({"activation": gelu}, unused=VIT_UNUSED)
+        WeightMap({"activation": gelu}, unused_tensors=VIT_UNUSED)
         | ends_map(f"{PATCHES}\n{norm} {norm} norm D", width, patch, channels)
         | embedding_map(inside, "pos_embed", names, patch, channels, options, image, pooling)
         | blocks
@@ -159,10 +157,10 @@ def convert_vit(tensors: Tensors, options: LoadOptions) -> Conversion:
     half = "head.bias" in inside and ("cls_token" not in inside or (plain and not averaged))
     # The code of DINOv2 antialiases for its models with registers only.
     positions = "dino" if "mask_token" in inside and not registers and not plain else None
-    mapping = mapping.under(prefix) | WeightMap(unused=(*PREFIXES[prefix], f"{LINEAR}.*"))
+    mapping = mapping.under(prefix) | WeightMap(unused_tensors=(*PREFIXES[prefix], f"{LINEAR}.*"))
     values = HALF if half else IMAGENET
     model = "DistilledViT" if "distillation" in mapping.arguments else "ViT"
-    return Conversion(model, mapping, "bicubic", values, positions=positions)
+    return Conversion(model, mapping, "bicubic", values, position_method=positions)
 
 
 def _vit_blocks(tensors: Tensors, width: int) -> WeightMap:
@@ -197,7 +195,7 @@ def _refuse_rotary(tensors: Tensors, options: LoadOptions) -> None:
         raise ValueError(
             "ViTs with rotary positions (timm's vit_*_rope_*) and DeiT-3, except for its "
             "authors' .pth, are not converted. A ViT with rotary positions "
-            f"{measured_as_module()}"
+            f"{module_only_message()}"
         )
 
 
@@ -223,7 +221,7 @@ def _vit_head(tensors: Tensors, width: int, options: LoadOptions, prefix: str) -
     if prefix == MOCO:
         # Its head is an MLP that projects for the contrast between images.
         tensors = {name: t for name, t in tensors.items() if not name.startswith("head.")}
-        return head_map(tensors, width, options, "head") | WeightMap(unused=("head.*",))
+        return head_map(tensors, width, options, "head") | WeightMap(unused_tensors=("head.*",))
     if "dist_token" in tensors:
         if "head_dist.bias" in tensors:
             return two_heads_map(tensors, width, options, "head", "head_dist")
@@ -267,7 +265,7 @@ def convert_dinov3(tensors: Tensors, options: LoadOptions) -> Conversion:
     if "fc_norm.weight" in tensors:
         raise ValueError(
             "A ViT with rotary positions and tensors 'fc_norm.*' is no DINOv3. It "
-            f"{measured_as_module()}"
+            f"{module_only_message()}"
         )
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     config = options.config
@@ -302,11 +300,11 @@ def convert_dinov3(tensors: Tensors, options: LoadOptions) -> Conversion:
     scale = next((name for name in SCALES if f"blocks.0.{name}" in tensors), "gamma_1")
     mapping = (
         ends_map(f"{PATCHES}\nnorm norm norm D", width, patch, channels)
-        | WeightMap(arguments, unused=DINO_UNUSED, constants=constants)
+        | WeightMap(arguments, unused_tensors=DINO_UNUSED, constants=constants)
         | prefix_map(tensors, names, width, options, "gap" if timms else "cls")
         | _dinov3_blocks(tensors, width, layers, SCALES[scale])
         | head_map({}, width, options, "head")
-    ).under(prefix) | WeightMap(unused=PREFIXES[prefix])
+    ).under(prefix) | WeightMap(unused_tensors=PREFIXES[prefix])
     images = ("bicubic", IMAGENET, 1.0) if timms else ("bilinear", IMAGENET, None)
     return Conversion("RotaryViT", mapping, *images, any_size=True)
 
@@ -321,7 +319,7 @@ def _dinov3_blocks(tensors: Tensors, width: int, layers: int, scales: str) -> We
     gated = mlp != "mlp.fc1" or expanded == 2 * hidden
     rows = [DINO_BLOCK, DINO_MLPS[mlp], scales]
     if f"{first}attn.qkv.bias" in tensors:
-        rows.append("attn.qkv query,key,value fused_keyless D")
+        rows.append("attn.qkv query,key,value fused_without_key_bias D")
     else:
         rows.append("attn.qkv query,key,value fused_kernels D")
         for path in ("query", "value"):
@@ -379,11 +377,11 @@ def convert_beit(tensors: Tensors, options: LoadOptions) -> Conversion:
     mapping = (
         ends_map(f"{PATCHES}\n{CLASS_TOKEN}", width, patch, channels)
         | blocks
-        | WeightMap(arguments, unused=BEIT_UNUSED)
+        | WeightMap(arguments, unused_tensors=BEIT_UNUSED)
         | bias
         | beit_end(tensors, width, options, norm, averaged, "head")
     )
-    return Conversion("BEiT", mapping, "bicubic", positions="bilinear")
+    return Conversion("BEiT", mapping, "bicubic", position_method="bilinear")
 
 
 # MLP-Mixer, which has the exact GELU here, and BiT.
@@ -398,14 +396,14 @@ MIXER_BLOCK = """
 """
 BIT_ROOT = "stem.conv.weight"
 BIT_UNIT = """
-    norm1  norm1  norm  B
-    conv1  conv1  conv  B I 1
-    norm2  norm2  norm  I
-    conv2  conv2  conv  I I 3
-    norm3  norm3  norm  I
-    conv3  conv3  conv  I 4I 1
+    norm1  norm1  norm         B
+    conv1  conv1  conv_kernel  B I 1
+    norm2  norm2  norm         I
+    conv2  conv2  conv_kernel  I I 3
+    norm3  norm3  norm         I
+    conv3  conv3  conv_kernel  I 4I 1
 """
-BIT_PROJECTION = "downsample.conv  projection  conv  B 4I 1"
+BIT_PROJECTION = "downsample.conv  projection  conv_kernel  B 4I 1"
 
 
 def convert_mixer(tensors: Tensors, options: LoadOptions) -> Conversion:
@@ -427,7 +425,7 @@ def convert_mixer(tensors: Tensors, options: LoadOptions) -> Conversion:
         "P": patch,
     }
     mapping = (
-        read_table("stem.proj embedding patches C D P\nnorm norm norm D", TORCH, sizes)
+        read_table("stem.proj embedding conv C D P\nnorm norm norm D", TORCH, sizes)
         | google.mixer_arguments(grid, channels, *arguments)
         | read_blocks(MIXER_BLOCK, TORCH, sizes, "blocks.#.", layers)
         | head_map(tensors, width, options, "head")
@@ -452,7 +450,7 @@ def bit_map(tensors: Tensors, root: str, unit: str, size: tuple[int, int]) -> tu
     stem = unit.replace("#", "{}") + "{{}}"
     tables = (BIT_UNIT, BIT_PROJECTION, TORCH)
     mapping, last = google.units_map(units, width, *tables, stem.format, google.unit_path)
-    rows = f"{root.removesuffix('.weight')} root conv C D 7\nnorm norm norm B"
+    rows = f"{root.removesuffix('.weight')} root conv_kernel C D 7\nnorm norm norm B"
     ends = read_table(rows, TORCH, {"C": channels, "D": width, "B": last})
     return ends | mapping | google.bit_arguments(units, width, (*size, channels)), last
 
@@ -538,7 +536,7 @@ def _clip_projection(tensors: Tensors, width: int, options: LoadOptions) -> Weig
 
         kernel = Transform({HEAD[0]: (classes, width), HEAD[1]: (classes,)}, convert)
         arguments = {"projection_dim": classes, "num_classes": options.num_classes}
-        return WeightMap(arguments, {"projection/kernel": kernel}, new=("head/*",))
+        return WeightMap(arguments, {"projection/kernel": kernel}, new_weights=("head/*",))
     return embedding_head(tensors, width, options, "head") | identity_projection(width)
 
 
@@ -567,7 +565,7 @@ def convert_siglip(tensors: Tensors, options: LoadOptions) -> Conversion:
         | {"num_heads": heads}
         | ({"activation": options.activation} if options.activation else {})
         | embedding_head(inside, width, options, "head")
-    ).under(prefix) | WeightMap(unused=SIGLIP_PREFIXES[prefix])
+    ).under(prefix) | WeightMap(unused_tensors=SIGLIP_PREFIXES[prefix])
     return Conversion("SigLIPViT", mapping, "bicubic", HALF)
 
 
@@ -580,12 +578,12 @@ FAMILIES = (
     Family("SigLIP", is_siglip, convert_siglip),
     Family("BEiT", lambda t: SHARED_TABLE in t or f"blocks.0.{TABLE}" in t, convert_beit),
     Family("DINOv3 in timm's names", _is_dinov3, convert_dinov3),
-    Family("CLIP in timm's names", CLIP_NAMES.issubset, convert_clip, activation=True),
+    Family("CLIP in timm's names", CLIP_NAMES.issubset, convert_clip, accepts_activation=True),
     Family(
         "Vision Transformers in timm's names",
         lambda t: vit_prefix(t) is not None,
         convert_vit,
-        activation=True,
+        accepts_activation=True,
     ),
     Family("BiT in timm's names", BIT_NAMES.issubset, convert_bit),
     Family("MLP-Mixer in timm's names", MIXER_NAMES.issubset, convert_mixer),

@@ -1,8 +1,14 @@
 """From the tensors of a checkpoint to the weights of a model: tables, checks and assignment.
 
-A table has a row for each layer: its name in the file, its path in our model, the kind of layer,
-which is a function of `TORCH` or `FLAX` that says how its tensors become weights, and its sizes,
-letters that the reader of the table gives numbers. Positions and prefix tokens follow at the end.
+A table has a row for each layer: its name in the file, its path in our model, its kind and its
+sizes. For example, the row
+
+    mlp.fc1  expand  linear  D 4D
+
+maps the tensors `mlp.fc1.weight` and `mlp.fc1.bias` to the weights `expand/kernel` and
+`expand/bias`. A kind is a function in `TORCH` or `FLAX` that defines how tensors become weights. A
+letter is a size, whose number is an argument of `read_table`. The last section of this module maps
+position embeddings and prefix tokens, which have no table.
 """
 
 import fnmatch
@@ -11,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from string import ascii_uppercase, digits
+from string import digits
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,14 +25,10 @@ from einops import rearrange
 
 from vit_tf.checkpoints.archives import CheckpointFile, TensorInfo
 from vit_tf.common.names import format_list
-from vit_tf.data.preprocessing import (
-    CLIP as CLIP,
-    HALF as HALF,
-    IMAGENET as IMAGENET,
-    Preprocessing,
-)
+from vit_tf.data.preprocessing import HALF, Preprocessing
 from vit_tf.features.tokens import TokenGrid
 
+# Converters accept this many layers, since a file could state any number (see `at_most`).
 MOST_LAYERS = 1000
 CONSTANT_TOLERANCE = 0.01  # relative, of values that some files have in bfloat16
 QKV = ("query", "key", "value")
@@ -44,12 +46,12 @@ HEADS = {
 CLIP_HEADS = HEADS | {(896, 12): 14, (1408, 40): 16, (1664, 48): 16}
 
 
-# Arrays of a file's tensors to that of a weight.
+# Function from the arrays of a file's tensors to the array of a weight.
 Convert: TypeAlias = Callable[..., np.ndarray]
 
 
 class Transform(NamedTuple):
-    """Tensors of a file, and the function of them, which must not write, that makes a weight."""
+    """Tensors of a file and the function that computes a weight from them, but never writes."""
 
     tensors: dict[str, tuple[int, ...]]  # from the name of a tensor to its expected shape
     convert: Convert = np.asarray
@@ -78,7 +80,7 @@ class LoadOptions:
     resolution: int | None = None  # of the images of a known name
     preprocessing: Preprocessing | None = None
     activation: str | None = None  # form of GELU
-    config: dict = field(default_factory=dict)  # of `read_timm_config`; options go before it
+    config: dict = field(default_factory=dict)  # of `read_timm_config`; options take precedence
     container: str | None = None  # key under which a PyTorch file holds its tensors
 
     def refuse(self, family: str, *names: str) -> None:
@@ -104,8 +106,9 @@ class LoadOptions:
         """Raises a ValueError unless a file's number of heads fits its width, and the option."""
         if self.num_heads not in (None, num_heads) or width % num_heads:
             raise ValueError(
-                f"Expected num_heads to be that of the file, {num_heads}, which divides {width} "
-                f"channels. Received: num_heads={self.num_heads}"
+                f"Expected the file's number of heads to divide its {width} channels, and "
+                f"num_heads to be None or the same. Received: {num_heads} heads in the file, "
+                f"num_heads={self.num_heads}"
             )
 
 
@@ -115,9 +118,10 @@ class WeightMap:
 
     arguments: dict = field(default_factory=dict)  # of the model's constructor
     weights: dict = field(default_factory=dict)  # from the name of a weight to its `Transform`
-    unused: tuple = ()  # shell patterns of tensors that are left out
-    new: tuple = ()  # shell patterns of weights that the file does not have
-    headless: bool = False  # whether the head returns its input, as the file has none
+    unused_tensors: tuple = ()  # shell patterns of tensors that are left out
+    new_weights: tuple = ()  # shell patterns of weights that the file does not have
+    # Whether the head returns its input: the file has no head, or num_classes is 0.
+    identity_head: bool = False
     # From the name of a tensor to the values that every file of the architecture has there.
     constants: dict = field(default_factory=dict)
 
@@ -126,17 +130,20 @@ class WeightMap:
         return WeightMap(
             self.arguments | other.arguments,
             self.weights | other.weights,
-            self.unused + other.unused,
-            self.new + other.new,
-            self.headless or other.headless,
+            self.unused_tensors + other.unused_tensors,
+            self.new_weights + other.new_weights,
+            self.identity_head or other.identity_head,
             self.constants | other.constants,
         )
 
     def renamed(self, old: str, new: str) -> "WeightMap":
         """A copy of the map with weights whose names begin with `new` instead of `old`."""
-        weights = {name.replace(old, new, 1): transform for name, transform in self.weights.items()}
-        patterns = tuple(pattern.replace(old, new, 1) for pattern in self.new)
-        return replace(self, weights=weights, new=patterns)
+
+        def rename(name: str) -> str:
+            return new + name.removeprefix(old) if name.startswith(old) else name
+
+        weights = {rename(name): transform for name, transform in self.weights.items()}
+        return replace(self, weights=weights, new_weights=tuple(map(rename, self.new_weights)))
 
     def under(self, prefix: str) -> "WeightMap":
         """A copy of the map for a file with a prefix before the names of its tensors."""
@@ -147,8 +154,8 @@ class WeightMap:
             for name, transform in self.weights.items()
         }
         constants = {prefix + name: values for name, values in self.constants.items()}
-        unused = tuple(prefix + name for name in self.unused)
-        return replace(self, weights=weights, unused=unused, constants=constants)
+        unused = tuple(prefix + name for name in self.unused_tensors)
+        return replace(self, weights=weights, unused_tensors=unused, constants=constants)
 
 
 @dataclass(frozen=True)
@@ -157,15 +164,16 @@ class Conversion:
 
     model: str  # name of its class in `vit_tf`
     mapping: WeightMap
-    interpolation: str = "bilinear"  # of its images
-    values: dict = field(default_factory=lambda: HALF)  # mean and std of its images
-    crop: float | None = None  # as of `Preprocessing`
-    positions: str | None = None  # method of `at_resolution`; None for the `interpolation`
+    interpolation: str = "bilinear"  # resizes its images
+    values: dict = field(default_factory=lambda: HALF)  # mean and std of pixel values in [0, 1]
+    crop: float | None = None  # as in `Preprocessing`, like `crop_rounding` and `aspect`
+    # Resampling of position embeddings, as `method` of `at_resolution`; None for `interpolation`.
+    position_method: str | None = None
     any_size: bool = False  # whether images may be of any size
     class_names: tuple | None = None  # of the file's head
     crop_rounding: str = "even"
     aspect: str | None = None
-    size: tuple | None = None  # (height, width) to open it at; None for that of its file
+    processor_size: tuple | None = None  # (height, width) of the image processor, if there is one
 
 
 class Family(NamedTuple):
@@ -174,11 +182,12 @@ class Family(NamedTuple):
     name: str
     recognise: Callable[[Tensors], bool]
     convert: Callable[[Tensors, LoadOptions], Conversion]
-    activation: bool = False  # whether the form of GELU is the caller's, or the name's, to choose
+    # Whether the tensors leave the form of GELU open, so that the caller or the name specifies it.
+    accepts_activation: bool = False
 
 
-# The kinds of layers: functions of the name of a layer in the file, its path in our model and its
-# sizes, to a dict from weight to `Transform`.
+# The kinds of layers. Each is a function from a row (the name of a layer in the file, its path in
+# our model, its sizes) to the `Transform` of each weight.
 
 
 def no_bias(*shape: int) -> Transform:
@@ -192,31 +201,38 @@ def _join(name: str, end: str, dot: str) -> str:
 
 
 def _layer(sizes: str, *rows: tuple[str, str | None, str], dot: str = ".") -> LayerKind:
-    """A kind of layer: names of the sizes in a row of a table, then weights of the layer.
+    """Builds a layer kind.
 
-    Each weight has a path, the end of the tensor's name in the file or None for zeros, and a
-    pattern of einops from the axes in the file to those of the weight, such as `"o i -> i o"`;
-    without an arrow, the axes stay as they are. `h=w` is one size of two axes, and `...` are all
-    sizes before the last.
+    `sizes` names the sizes in a row of a table: `h=w` is one number for two axes, and `...` stands
+    for all numbers before the last. Each of `rows` is (weight, end of the tensor's name, pattern of
+    einops from the tensor's axes to the weight's). The end is None for zeros, and a pattern without
+    an arrow keeps the axes.
+
+    Example: the kind `_layer("i o", ("kernel", "weight", "o i -> i o"))` and the sizes `D M` of the
+    row `fc1  expand  KIND  D M` map the tensor `fc1.weight`, of shape (M, D), to the weight
+    `expand/kernel`, of shape (D, M).
     """
-    names = sizes.split()
 
     def kind(name: str, path: str, *numbers: int) -> dict[str, Transform]:
-        if names[0] == "...":
-            known = {"...": numbers[:-1], names[1]: numbers[-1:]}
-        else:
-            pairs = zip(names, numbers, strict=True)
-            known = {axis: (number,) for axes, number in pairs for axis in axes.split("=")}
+        lengths = _axis_lengths(sizes.split(), numbers)
         weights = {}
-        for weight, tensor, pattern in rows:
+        for weight, end, pattern in rows:
             axes, _, rearranged = pattern.partition(" -> ")
-            shape = sum((known.get(axis, (1,)) for axis in axes.split()), ())
+            shape = sum((lengths[axis] for axis in axes.split()), ())
             convert = partial(rearrange, pattern=pattern) if rearranged else np.asarray
-            stored = Transform({_join(name, tensor, dot): shape}, convert) if tensor else None
+            stored = Transform({_join(name, end, dot): shape}, convert) if end else None
             weights[f"{path}/{weight}"] = stored or no_bias(*shape)
         return weights
 
     return kind
+
+
+def _axis_lengths(names: list[str], numbers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The lengths of the axes in a pattern; `...` may have several, and "1" has one."""
+    if names[0] == "...":
+        return {"1": (1,), "...": numbers[:-1], names[1]: numbers[-1:]}
+    pairs = zip(names, numbers, strict=True)
+    return {"1": (1,)} | {axis: (number,) for axes, number in pairs for axis in axes.split("=")}
 
 
 def _same(name: str, path: str, *shape: int) -> dict[str, Transform]:
@@ -224,7 +240,7 @@ def _same(name: str, path: str, *shape: int) -> dict[str, Transform]:
 
 
 def side_by_side(*arrays: np.ndarray) -> np.ndarray:
-    """Kernels or biases of a gate and what it gates, as one of twice as many units."""
+    """Kernels or biases of a gate and what it gates, concatenated along the units."""
     axes = "part o i -> i (part o)" if arrays[0].ndim == 2 else "part o -> (part o)"
     return rearrange(list(arrays), axes)
 
@@ -252,7 +268,7 @@ def _part(fused: np.ndarray, index: int, count: int) -> np.ndarray:
 def _gate(
     names: str, path: str, inputs: int, hidden: int, bias: bool = True
 ) -> dict[str, Transform]:
-    """Layers of a gate and what it gates, `gate,value`, as one."""
+    """Layers of a gate and what it gates, `gate,value`, concatenated along the units."""
     kernels = {f"{name}.weight": (hidden, inputs) for name in names.split(",")}
     biases = Transform({f"{name}.bias": (hidden,) for name in names.split(",")}, side_by_side)
     return {
@@ -273,16 +289,15 @@ TORCH = {
     "linear": _layer("i o", _KERNEL, _BIAS),
     "unbiased": _layer("i o", _KERNEL, ("bias", None, "o")),
     "linear_1x1": _layer("i o", ("kernel", "weight", "o i 1 1 -> i o"), _BIAS),
-    "conv": _layer("i o h=w", _CONV),
-    "patches": _layer("i o h=w", _CONV, _BIAS),
+    "conv_kernel": _layer("i o h=w", _CONV),
+    "conv": _layer("i o h=w", _CONV, _BIAS),
     "fused": _fused,
     "fused_kernels": partial(_fused, ends=("weight",)),
     "fused_unbiased": lambda name, paths, width: (
         _fused(name, paths, width, ("weight",))
         | {f"{path}/bias": no_bias(width) for path in paths.split(",")}
     ),
-    # Keys have no bias.
-    "fused_keyless": lambda name, paths, width: {
+    "fused_without_key_bias": lambda name, paths, width: {
         path: transform
         for path, transform in _fused(name, paths, width).items()
         if not path.endswith("key/bias")
@@ -317,17 +332,24 @@ FLAX = {
 def read_table(
     table: str, kinds: Kinds, sizes: Sizes, name: str = "{}", path: str = "{}"
 ) -> WeightMap:
-    """The `WeightMap` of rows of name, path, kind and sizes, `{}` of `name` and `path` filled."""
-    weights, units = {}, {"": 1, **sizes}
-    for stored, ours, kind, *shape in (row.split() for row in table.splitlines() if row.strip()):
-        # A size is a number, a letter, or both, such as "4I".
-        numbers = [int(n.rstrip(ascii_uppercase) or 1) * units[n.lstrip(digits)] for n in shape]
-        stored, ours = (
-            ",".join(outer.format(part) for part in inner.split(","))
-            for outer, inner in ((name, stored), (path, ours))
-        )
-        weights |= kinds[kind](stored, ours, *numbers)
+    """The `WeightMap` of a table; each row fills `{}` in `name` and `path` with its own."""
+    weights = {}
+    rows = (line.split() for line in table.splitlines() if line.strip())
+    for row_names, row_paths, kind, *row_sizes in rows:
+        numbers = [_parse_size(text, sizes) for text in row_sizes]
+        weights |= kinds[kind](_fill_each(name, row_names), _fill_each(path, row_paths), *numbers)
     return WeightMap(weights=weights)
+
+
+def _parse_size(text: str, sizes: Sizes) -> int:
+    """The size that a number, a letter, or both, such as "4I", stand for."""
+    letter = text.lstrip(digits)
+    return int(text.removesuffix(letter) or 1) * (sizes[letter] if letter else 1)
+
+
+def _fill_each(template: str, names: str) -> str:
+    """The template filled with each of some names, such as `query,key,value`."""
+    return ",".join(template.format(name) for name in names.split(","))
 
 
 def read_blocks(
@@ -348,7 +370,10 @@ def read_blocks(
 
 
 def ends_map(table: str, width: int, patch: int = 0, channels: int = 0, **more: int) -> WeightMap:
-    """The `WeightMap` of layers outside of the blocks, and the sizes of patches if they are."""
+    """The `WeightMap` of layers outside of the blocks.
+
+    With `patch`, it has the arguments `patch_size` and `hidden_dim` too.
+    """
     mapping = read_table(table, TORCH, {"C": channels, "D": width, "P": patch} | more)
     return mapping | ({"patch_size": patch, "hidden_dim": width} if patch else {})
 
@@ -375,34 +400,42 @@ def head_map(
     kind: str = "linear",
 ) -> WeightMap:
     """The file's head, or a new one for another number of classes; without either, the identity."""
-    bias = f"{name}.bias" if kinds is TORCH else f"{name}/bias"
+    bias = f"{name}{_separator(kinds)}bias"
     classes = dims(tensors, bias, 1)[0] if bias in tensors else None
-    asked = options.num_classes
+    requested = options.num_classes
     weights = {} if classes is None else kinds[kind](name, "head", width, classes)
-    if classes is not None and asked in (None, classes):
+    if classes is not None and requested in (None, classes):
         return WeightMap({"num_classes": classes}, weights)
     return WeightMap(
-        {"num_classes": asked or width},
-        unused=tuple(tensor for transform in weights.values() for tensor in transform.tensors),
-        new=("head/*",),
-        headless=not asked,
+        {"num_classes": requested or width},
+        unused_tensors=tuple(
+            tensor for transform in weights.values() for tensor in transform.tensors
+        ),
+        new_weights=("head/*",),
+        identity_head=not requested,
     )
+
+
+def _separator(kinds: Kinds) -> str:
+    """The separator between a layer and its tensor in names of PyTorch or of flax."""
+    return "." if kinds is TORCH else "/"
 
 
 def tanh_head_map(
     tensors: Tensors, width: int, options: LoadOptions, layer: str, kinds: Kinds = TORCH
 ) -> WeightMap:
-    """The head, and the layer of tanh before it, which is left out with a head that is replaced."""
-    dot = "." if kinds is TORCH else "/"
-    if f"{layer}{dot}bias" not in tensors:
+    """The head, and the tanh layer before it, which is left out with a head that is replaced."""
+    layer_prefix = layer + _separator(kinds)
+    if f"{layer_prefix}bias" not in tensors:
         return head_map(tensors, width, options, "head", kinds)
-    inner = dims(tensors, f"{layer}{dot}bias", 1)[0]
-    head = head_map(tensors, inner, options, "head", kinds)
-    if head.new and options.num_classes is not None:
+    units = dims(tensors, f"{layer_prefix}bias", 1)[0]
+    head = head_map(tensors, units, options, "head", kinds)
+    # A new head, unlike that of the file, does not follow the tanh layer.
+    if head.new_weights and options.num_classes is not None:
         head = head_map(tensors, width, options, "head", kinds)
-        return head | WeightMap(unused=(f"{layer}{dot}*",))
-    before = read_table(f"{layer} pre_logits linear D R", kinds, {"D": width, "R": inner})
-    return before | {"representation_dim": inner} | head
+        return head | WeightMap(unused_tensors=(f"{layer_prefix}*",))
+    before = read_table(f"{layer} pre_logits linear D R", kinds, {"D": width, "R": units})
+    return before | {"representation_dim": units} | head
 
 
 def two_heads_map(
@@ -414,7 +447,7 @@ def two_heads_map(
     return both | {"distillation": "heads"}
 
 
-def measured_as_module(architecture: str = "NAME") -> str:
+def module_only_message(architecture: str = "NAME") -> str:
     """The part of an error that shows the code to measure a model as a module of timm."""
     call = f"timm.create_model({architecture!r}, pretrained=True)"
     return f"can be measured as a PyTorch module only: vit_tf.analysis.cka({call}, images)"
@@ -423,26 +456,26 @@ def measured_as_module(architecture: str = "NAME") -> str:
 def embedding_head(*args: Any, **kwargs: Any) -> WeightMap:
     """`head_map` for a model that returns its embedding if there is no head."""
     head = head_map(*args, **kwargs)
-    if not head.headless:
+    if not head.identity_head:
         return head
-    return WeightMap({"num_classes": None}, unused=head.unused, new=head.new)
+    return replace(head, arguments={"num_classes": None}, identity_head=False)
 
 
-def new_head_map(width: int, options: LoadOptions, reads: str) -> WeightMap:
-    """A new head in place of a file's, which reads what no `ViT` pools."""
+def new_head_map(width: int, options: LoadOptions, head_input: str) -> WeightMap:
+    """A new head for a file whose own head takes an unsupported input."""
     if options.num_classes is None:
         raise ValueError(
             "Expected num_classes for a new head, or 0 for features: the head of the file "
-            f"takes {reads}, which no model of vit_tf supports. vit_tf.analysis.cka(module, "
+            f"takes {head_input}, which no model of vit_tf supports. vit_tf.analysis.cka(module, "
             "images) measures the PyTorch module with its head. Received: num_classes=None"
         )
-    return head_map({}, width, options, "none")
+    return head_map({}, width, options, "head")
 
 
 def beit_end(
     tensors: Tensors, width: int, options: LoadOptions, norm: str, averaged: bool, head: str
 ) -> WeightMap:
-    """The last norm of a BEiT, by whose name the file shows its pooling, and its head."""
+    """The last norm, which follows average pooling if `averaged`, and the head of a BEiT."""
     pooling = options.pooling or ("gap" if averaged else "cls")
     path = "fc_norm" if pooling == "gap" else "norm"
     end = ends_map(f"{norm} {path} norm D", width) | {"pooling": pooling}
@@ -450,7 +483,7 @@ def beit_end(
 
 
 def find_prefix(tensors: Tensors, prefixes: Iterable[str], start: str) -> str | None:
-    """The first prefix with which, and then with `start`, the name of a tensor begins, or None."""
+    """The first prefix for which some name starts with the prefix and `start`, or None."""
     return next((p for p in prefixes if any(n.startswith(f"{p}{start}") for n in tensors)), None)
 
 
@@ -488,7 +521,7 @@ def count_layers(tensors: Tensors, pattern: str = r"blocks\.(\d+)\.") -> int:
 
 
 def count_units(tensors: Tensors, pattern: str, first: int = 1) -> tuple:
-    """Number of units of each stage, from a pattern with groups for the numbers of both."""
+    """Number of units of each stage; `pattern` has two groups, the numbers of stage and unit."""
     stages = {}
     for match in (re.match(pattern, name) for name in tensors):
         if match:
@@ -524,7 +557,7 @@ def fill(variables: Variables, archive: CheckpointFile, mapping: WeightMap) -> N
                 f"values, {_shown(expected)}. Received: {_shown(values)}"
             )
     groups = {}
-    for name, transform in _wanted(mapping, variables).items():
+    for name, transform in _weights_from_file(mapping, variables).items():
         groups.setdefault(tuple(transform.tensors), {})[name] = transform.convert
     for tensors, conversions in groups.items():
         _assign(variables, archive, tensors, conversions)
@@ -555,21 +588,25 @@ def _assign(
 
 
 def check(archive: CheckpointFile, mapping: WeightMap, variables: Variables | None = None) -> None:
-    """Raises a ValueError that lists what does not fit, of the file alone without variables."""
-    wanted = _wanted(mapping, variables)
+    """Raises a ValueError that lists what does not fit.
+
+    If `variables` is None, only the file is checked.
+    """
+    wanted = _weights_from_file(mapping, variables)
     used = {tensor for transform in wanted.values() for tensor in transform.tensors}
     problems = {
         "missing tensors": sorted(used - set(archive.tensors)),
         "unexpected tensors": sorted(
             name
             for name in archive.tensors
-            if name not in {*used, *mapping.constants} and not _matches(name, mapping.unused)
+            if name not in {*used, *mapping.constants}
+            and not _matches(name, mapping.unused_tensors)
         ),
         "misshapen": sorted(_misshapen(archive.tensors, wanted)),
         "weights without a source": sorted(
             name
             for name in variables or ()
-            if name not in wanted and not _matches(name, mapping.new)
+            if name not in wanted and not _matches(name, mapping.new_weights)
         ),
     }
     if any(problems.values()):
@@ -585,11 +622,12 @@ def check(archive: CheckpointFile, mapping: WeightMap, variables: Variables | No
         )
 
 
-def _wanted(mapping: WeightMap, variables: Variables | None) -> dict[str, Transform]:
+def _weights_from_file(mapping: WeightMap, variables: Variables | None) -> dict[str, Transform]:
+    """The weights that the file has, among those of the model if `variables` are given."""
     return {
         name: transform
         for name, transform in mapping.weights.items()
-        if (variables is None or name in variables) and not _matches(name, mapping.new)
+        if (variables is None or name in variables) and not _matches(name, mapping.new_weights)
     }
 
 
@@ -610,6 +648,9 @@ def _misshapen(infos: Tensors, wanted: Mapping[str, Transform]) -> set[str]:
     return wrong
 
 
+# Position embeddings and prefix tokens, and the number of heads.
+
+
 class TokenNames(NamedTuple):
     """Names of a family's prefix tokens, each of which may be missing in a file."""
 
@@ -626,7 +667,10 @@ class TokenNames(NamedTuple):
 def infer_num_heads(
     width: int, layers: int, options: LoadOptions, other: int | None = None, published: dict = HEADS
 ) -> int:
-    """The number of heads asked for, or of a published size, unless `other` may be it as well."""
+    """The requested number of heads, else that of published models of the same size.
+
+    Raises a ValueError if the size was never published, or if `other` heads are possible too.
+    """
     num_heads = options.num_heads or options.config.get("num_heads")
     if num_heads is not None:
         return num_heads
@@ -653,23 +697,31 @@ def embedding_map(
     """The `WeightMap` of a ViT's positions and prefix tokens, its images and its pooling."""
     _, num_positions, width = dims(tensors, position_name, 3)
     tokens = prefix_map(tensors, names, width, options, pooling)
-    first = names.leading_tokens(tensors)
+    num_leading = len(names.leading_tokens(tensors))
     registers = tokens.arguments.get("registers", 0)
-    counts = dict.fromkeys((len(first), 0, len(first) + registers))
-    grid = file_grid(num_positions, tuple(counts), stride, options.image_shape, image_shape)
+    # How many prefix tokens may have positions, likeliest first.
+    possible_prefixes = (num_leading, 0, num_leading + registers)
+    grid = file_grid(num_positions, possible_prefixes, stride, options.image_shape, image_shape)
     shape = (1, num_positions, width)
     mapping = WeightMap({"image_shape": pixels(grid, channels)}) | tokens
     prefix = tokens.weights.get("embedding/prefix")
-    if prefix is not None and grid.prefix > len(first):
-        both = Transform(prefix.tensors | {position_name: shape}, add_positions)
-        patches = Transform({position_name: shape}, grid.spatial)
-        weights = {"embedding/prefix": both, "embedding/positions": patches}
+    if prefix is not None and grid.prefix > num_leading:
+        # Registers have positions too: those of all prefix tokens are added to the tokens.
+        prefix_and_positions = prefix.tensors | {position_name: shape}
+        weights = {
+            "embedding/prefix": Transform(prefix_and_positions, add_positions),
+            "embedding/positions": Transform({position_name: shape}, grid.spatial),
+        }
         return mapping | WeightMap({"class_position": False}, weights)
     # Positions of prefix tokens that the model does not have are left out. If the file lacks the
     # class token of the model, its position is new and zero.
-    positions = len(tokens.new) if prefix is None else min(len(first), grid.prefix)
-    fit = partial(fit_positions, grid=grid, prefix=positions)
-    arguments = {"class_position": bool(positions)} if prefix or tokens.new else {}
+    has_new_class_token = bool(tokens.new_weights)
+    num_prefix_positions = (
+        int(has_new_class_token) if prefix is None else min(num_leading, grid.prefix)
+    )
+    fit = partial(fit_positions, grid=grid, num_prefix_positions=num_prefix_positions)
+    has_prefix = prefix is not None or has_new_class_token
+    arguments = {"class_position": num_prefix_positions > 0} if has_prefix else {}
     weights = {"embedding/positions": Transform({position_name: shape}, fit)}
     return mapping | WeightMap(arguments, weights)
 
@@ -688,38 +740,47 @@ def prefix_map(
     options: LoadOptions,
     pooling: str | None = None,
 ) -> WeightMap:
-    """The `WeightMap` of the prefix tokens, which determine the pooling unless it is given."""
-    first, register_name = names.leading_tokens(tensors), names.registers
-    sizes: dict[str, tuple[int, ...]] = dict.fromkeys(first, (1, 1, width))
-    registers = 0
-    if (
-        register_name is not None
-        and register_name in tensors
-        and tensors[register_name].shape != (1, 0, width)
-    ):
-        registers = dims(tensors, register_name, 3)[1]
-        sizes[register_name] = (1, registers, width)
-    file_pooling = options.config.get("pooling") or pooling or ("cls" if first else "gap")
+    """The `WeightMap` of the prefix tokens and the pooling.
+
+    The pooling is that of the options, else of timm's configuration, else `pooling`, else "cls" if
+    the file has a class token and "gap" if not.
+
+    * "map", or "gap" with a distillation token: raises a ValueError.
+    * "gap" for a file with "cls" and no registers: the class token is left out.
+    * A file without prefix tokens: "cls" adds a new class token.
+    * "cls" for a file with registers and no class token: raises a ValueError.
+    * Otherwise: all prefix tokens of the file.
+    """
+    leading, register_name = names.leading_tokens(tensors), names.registers
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(leading, (1, 1, width))
+    registers, unused_tensors = 0, ()
+    if register_name is not None and register_name in tensors:
+        # transformers writes an empty tensor where there are no registers.
+        if tensors[register_name].shape == (1, 0, width):
+            unused_tensors = (register_name,)
+        else:
+            registers = dims(tensors, register_name, 3)[1]
+            shapes[register_name] = (1, registers, width)
+    file_pooling = options.config.get("pooling") or pooling or ("cls" if leading else "gap")
     pooling = options.pooling or file_pooling
     if pooling == "map" or (pooling == "gap" and names.distillation in tensors):
         raise ValueError(
             "Expected pooling to be 'cls' or 'gap' ('gap' only if there is no distillation token). "
-            f"Received: pooling={pooling!r}, {', '.join(sizes)}"
+            f"Received: pooling={pooling!r}, {', '.join(shapes)}"
         )
-    # transformers writes an empty tensor where there are no registers.
-    mapping = WeightMap({"pooling": pooling}, unused=() if registers else (str(names.registers),))
+    mapping = WeightMap({"pooling": pooling}, unused_tensors=unused_tensors)
     if pooling == "gap" and file_pooling != "gap" and not registers:
-        return mapping | WeightMap(unused=(names.class_token,))
+        return mapping | WeightMap(unused_tensors=(names.class_token,))
     mapping |= WeightMap({"registers": registers})
-    if not sizes:
-        return mapping | WeightMap(new=("embedding/prefix",) if pooling == "cls" else ())
-    if pooling == "cls" and not first:
+    if not shapes:
+        return mapping | WeightMap(new_weights=("embedding/prefix",) if pooling == "cls" else ())
+    if pooling == "cls" and not leading:
         raise ValueError(
             "Expected pooling to be 'gap' for a file with registers and no class token. "
-            f"Received: pooling='cls', {', '.join(sizes)}"
+            f"Received: pooling='cls', {', '.join(shapes)}"
         )
-    arguments = {"class_token": True} if pooling == "gap" and first else {}
-    return mapping | WeightMap(arguments, {"embedding/prefix": Transform(sizes, concat_tokens)})
+    arguments = {"class_token": True} if pooling == "gap" and leading else {}
+    return mapping | WeightMap(arguments, {"embedding/prefix": Transform(shapes, concat_tokens)})
 
 
 def concat_tokens(*tokens: np.ndarray) -> np.ndarray:
@@ -729,26 +790,28 @@ def concat_tokens(*tokens: np.ndarray) -> np.ndarray:
 
 def file_grid(
     num_positions: int,
-    prefixes: tuple,
+    possible_prefixes: tuple,
     stride: int,
-    asked: tuple | None = None,
-    own: tuple | None = None,
+    requested_shape: tuple | None = None,
+    file_shape: tuple | None = None,
 ) -> TokenGrid:
-    """The grid of positions: of the file's `own` images, else the `asked` ones, else a square."""
-    height, width = (own or asked or (0, 0))[:2]
+    """The grid of positions: of `file_shape`, else of `requested_shape` if it fits, else square."""
+    image_shape = file_shape or requested_shape
+    height, width = (image_shape or (0, 0))[:2]
     if height % stride == width % stride == 0:
         rows, columns = height // stride, width // stride
-        for prefix in prefixes:
+        for prefix in possible_prefixes:
             if rows and columns and rows * columns == num_positions - prefix:
                 return TokenGrid(rows, columns, prefix, stride)
-    for prefix in prefixes if own is None else ():
-        side = math.isqrt(max(num_positions - prefix, 0))
-        if side and side**2 == num_positions - prefix:
-            return TokenGrid(side, side, prefix, stride)
+    if file_shape is None:
+        for prefix in possible_prefixes:
+            side = math.isqrt(max(num_positions - prefix, 0))
+            if side and side**2 == num_positions - prefix:
+                return TokenGrid(side, side, prefix, stride)
     raise ValueError(
         "Expected as many positions as tokens of a square grid or of the grid of image_shape: for "
         "images that are not square, pass image_shape=. "
-        f"Received: {num_positions} positions, image_shape={own or asked}"
+        f"Received: {num_positions} positions, image_shape={image_shape}"
     )
 
 
@@ -757,14 +820,17 @@ def pixels(grid: TokenGrid, channels: int) -> tuple[int, int, int]:
     return (grid.rows * grid.stride, grid.columns * grid.stride, channels)
 
 
-def fit_positions(positions: np.ndarray, grid: TokenGrid, prefix: int) -> np.ndarray:
-    """A file's positions as (1, token, channel), cut to, or filled with zeros for, a prefix."""
+def fit_positions(positions: np.ndarray, grid: TokenGrid, num_prefix_positions: int) -> np.ndarray:
+    """A file's positions as (1, token, channel), with so many for prefix tokens.
+
+    Further positions of prefix tokens are left out, and those that the file lacks are zero.
+    """
     positions = positions.reshape(1, grid.num_tokens, -1)
-    if prefix == grid.prefix:
+    if num_prefix_positions == grid.prefix:
         return positions
-    if prefix < grid.prefix:
-        return grid.spatial(positions)
-    return np.concatenate([np.zeros_like(positions[:, :prefix]), positions], axis=1)
+    prefix = positions[:, : min(num_prefix_positions, grid.prefix)]
+    zeros = np.zeros_like(positions[:, : num_prefix_positions - prefix.shape[1]])
+    return np.concatenate([prefix, zeros, grid.spatial(positions)], axis=1)
 
 
 def clip_tokens_map(
@@ -774,16 +840,15 @@ def clip_tokens_map(
     width: int,
     channels: int,
     patch: int,
-    asked: tuple | None = None,
-    own: tuple | None = None,
+    requested_shape: tuple | None = None,
+    file_shape: tuple | None = None,
 ) -> WeightMap:
     """The class token, stored as (channel,), and positions (token, channel) of a CLIP."""
     num_positions = dims(tensors, position_name, 2)[0]
-    grid = file_grid(num_positions, (1,), patch, asked, own)
-    fit = partial(fit_positions, grid=grid, prefix=1)
-    as_token = partial(np.reshape, shape=(1, 1, width))
+    grid = file_grid(num_positions, (1,), patch, requested_shape, file_shape)
+    fit = partial(fit_positions, grid=grid, num_prefix_positions=1)
     weights = {
-        "embedding/prefix": Transform({class_name: (width,)}, as_token),
+        "embedding/prefix": Transform({class_name: (width,)}, lambda x: x.reshape(1, 1, -1)),
         "embedding/positions": Transform({position_name: (num_positions, width)}, fit),
     }
     return WeightMap({"image_shape": pixels(grid, channels)}, weights)
@@ -812,16 +877,16 @@ def patch_positions_map(
 
 
 def relative_grid(
-    entries: int, patch: int, own: tuple | None, asked: tuple | None, largest: int
+    entries: int, patch: int, file_shape: tuple | None, requested_shape: tuple | None, largest: int
 ) -> TokenGrid:
     """The grid of R x C tokens whose table has (2 R - 1) (2 C - 1) + 3 entries, else a square."""
 
     def count(rows: int, columns: int) -> int:
         return (2 * rows - 1) * (2 * columns - 1) + 3
 
-    image_shape = own or asked
+    image_shape = file_shape or requested_shape
     rows, columns = (n // patch for n in (image_shape or (0, 0))[:2])
-    if count(rows, columns) != entries and own is None:
+    if count(rows, columns) != entries and file_shape is None:
         rows = columns = (math.isqrt(max(entries - 3, 0)) + 1) // 2
     if count(rows, columns) != entries or not 1 <= max(rows, columns) <= largest:
         raise ValueError(

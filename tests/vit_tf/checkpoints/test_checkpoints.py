@@ -7,7 +7,7 @@ from checkpoint_families import FILES, HEADLESS, IN_TORCH, SHAPE, arrays, write,
 from checkpoint_layouts import CLASSES, HEADS, WIDTH
 
 import vit_tf
-from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET
+from vit_tf.data.preprocessing import CLIP, HALF, IMAGENET
 from vit_tf.models.resolution import resample_positions
 
 SLOW = pytest.mark.slow
@@ -238,3 +238,14 @@ def test_unusual_widths_ask_for_their_heads(load):
         with raises("num_heads=2"):
             load(layout(), num_heads=2)
         assert load(layout(), num_heads=HEADS).get_config()["num_heads"] == HEADS
+
+
+def test_a_path_may_begin_with_the_home_folder(load, tmp_path, monkeypatch):
+    tensors = layouts.timm_vit(None)
+    write(tensors, tmp_path)
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    expected = arrays(load(tensors, num_heads=HEADS))
+    model = vit_tf.load_pretrained("~/model.safetensors", num_heads=HEADS)
+    for name, weight in arrays(model).items():
+        np.testing.assert_array_equal(weight, expected[name], err_msg=name)

@@ -1,6 +1,7 @@
 """Folders that transformers writes, as loaded, against its own models."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from checkpoint_families import arrays, assert_matches, errors_of, pictures
 import vit_tf
 from vit_tf.checkpoints.archives import Folder
 from vit_tf.checkpoints.hugging_face_models import convert_siglip
-from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET, LoadOptions
+from vit_tf.checkpoints.weight_maps import LoadOptions
+from vit_tf.data.preprocessing import CLIP, IMAGENET
 
 NAMES = ["vit", "vit-pooler", "vit-bare", "deit", "deit-teacher", "deit-pooler"]
 NAMES += ["dinov2", "dinov2-swiglu", "registers", "registers-swiglu"]
@@ -142,6 +144,10 @@ def test_a_dinov2_opens_at_the_size_of_its_processor(name, models, written):
     images = pictures(model.image_shape)
     assert_matches(model, models.taps(reference, images), images)
     assert vit_tf.load_pretrained(folder, image_shape=(20, 20)).image_shape == (20, 20, 3)
+    side = {"height": 180, "width": 180}
+    change(folder, "preprocessor_config.json", crop_size=side, size={"shortest_edge": 180})
+    with refuses(f"at most 160 pixels a side. Received: 180 .in '{re.escape(str(folder))}"):
+        vit_tf.load_pretrained(folder)
 
 
 @SLOW

@@ -11,7 +11,8 @@ from sklearn.datasets import load_sample_images
 
 from vit_tf import Preprocessing
 from vit_tf.checkpoints.configs import preprocessing_from_config
-from vit_tf.checkpoints.weight_maps import IMAGENET, LoadOptions
+from vit_tf.checkpoints.weight_maps import LoadOptions
+from vit_tf.data.preprocessing import IMAGENET
 
 VIT = {
     "image_processor_type": "ViTImageProcessor",

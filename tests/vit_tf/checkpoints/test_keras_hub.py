@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import vit_tf
-from vit_tf.checkpoints.weight_maps import CLIP
+from vit_tf.data.preprocessing import CLIP
 
 pytestmark = pytest.mark.skipif(not find_spec("keras_hub"), reason="keras_hub is not installed")
 keras_hub = lazy_loader.load("keras_hub")  # seconds, which only the process that runs these waits

@@ -10,7 +10,7 @@ from checkpoint_layouts import clip as openai_clip
 
 import vit_tf
 from vit_tf.checkpoints.released import CHECKPOINTS, fetch
-from vit_tf.checkpoints.weight_maps import CLIP, HALF
+from vit_tf.data.preprocessing import CLIP, HALF
 
 MOST = 1e-5
 SLOW = pytest.mark.slow

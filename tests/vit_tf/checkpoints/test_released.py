@@ -11,7 +11,7 @@ from archive_files import write_safetensors
 
 import vit_tf
 from vit_tf.checkpoints.released import CHECKPOINTS, fetch
-from vit_tf.checkpoints.weight_maps import HALF, IMAGENET
+from vit_tf.data.preprocessing import HALF, IMAGENET
 
 MODELS = (vit_tf.ViT, vit_tf.HybridViT, vit_tf.DistilledViT, vit_tf.RotaryViT)
 MODELS += (vit_tf.BEiT, vit_tf.CLIPViT, vit_tf.SigLIPViT, vit_tf.BiT, vit_tf.Mixer)

@@ -10,7 +10,7 @@ from checkpoint_families import arrays, assert_matches, errors_of, pictures
 import vit_tf
 from vit_tf.checkpoints import timm
 from vit_tf.checkpoints.released import CHECKPOINTS, timm_activation
-from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET
+from vit_tf.data.preprocessing import CLIP, IMAGENET
 
 MOST = 1e-5
 SLOW = pytest.mark.slow

@@ -9,7 +9,7 @@ from archive_files import helper_or_skip, refuses
 
 import vit_tf
 from vit_tf.checkpoints import configs
-from vit_tf.checkpoints.weight_maps import CLIP
+from vit_tf.data.preprocessing import CLIP
 
 MOST = 1e-5
 TINY = {"embed_dim": 24, "depth": 2, "num_heads": 3, "patch_size": 4, "img_size": 20}

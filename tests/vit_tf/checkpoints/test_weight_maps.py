@@ -76,14 +76,14 @@ def assert_untouched(archive, weights):
 def test_every_weight_is_filled_and_each_tensor_read_once(tensors, weights, tmp_path):
     np.savez(tmp_path / "a.npz", **tensors)
     with open_archive(tmp_path / "a.npz") as archive:
-        fill(weights, archive, WeightMap(weights=ROWS, unused=UNUSED))
+        fill(weights, archive, WeightMap(weights=ROWS, unused_tensors=UNUSED))
     query, key, value = np.split(tensors["qkv.weight"], 3)
     expected = {"query": query.T, "key": key.T, "value": value.T, "norm": tensors["norm.weight"]}
     expected["head/kernel"] = tensors["head.weight"].T
     for name, array in expected.items():
         np.testing.assert_array_equal(weights[name].value, array)
     archive = Recorded(tensors)
-    fill(weights, archive, WeightMap(weights=ROWS, unused=UNUSED))
+    fill(weights, archive, WeightMap(weights=ROWS, unused_tensors=UNUSED))
     assert sorted(archive.reads) == ["head.weight", "norm.weight", "qkv.weight"]
 
 
@@ -105,15 +105,23 @@ def test_weights_of_several_tensors_or_none(rng):
 def test_a_new_head_is_left_as_it_is(tensors, weights):
     archive = Recorded(tensors)
     with refused("unexpected tensors (1): head.weight"):
-        fill(weights, archive, WeightMap(weights=ROWS, unused=UNUSED, new=("head/*",)))
+        fill(
+            weights,
+            archive,
+            WeightMap(weights=ROWS, unused_tensors=UNUSED, new_weights=("head/*",)),
+        )
     assert_untouched(archive, weights)
-    fill(weights, archive, WeightMap(weights=ROWS, unused=(*UNUSED, "head.*"), new=("head/*",)))
+    fill(
+        weights,
+        archive,
+        WeightMap(weights=ROWS, unused_tensors=(*UNUSED, "head.*"), new_weights=("head/*",)),
+    )
     assert weights["head/kernel"].value is None
     assert weights["value"].value is not None
 
 
 def test_a_used_tensor_may_match_an_unused_pattern(tensors, weights):
-    fill(weights, Recorded(tensors), WeightMap(weights=ROWS, unused=("*",)))
+    fill(weights, Recorded(tensors), WeightMap(weights=ROWS, unused_tensors=("*",)))
     assert all(weight.value is not None for weight in weights.values())
 
 
@@ -129,7 +137,7 @@ def test_everything_that_does_not_fit_is_in_one_error(tensors, weights):
         "misshapen (1): 'head.weight' of (3, 4), expected (5, 4); ",
         "weights without a source (1): extra",
     ):
-        fill(weights, archive, WeightMap(weights=ROWS, unused=("relative_*",)))
+        fill(weights, archive, WeightMap(weights=ROWS, unused_tensors=("relative_*",)))
     assert_untouched(archive, weights)
 
 
@@ -137,14 +145,14 @@ def test_weights_are_floats(tensors, weights):
     tensors["norm.weight"] = tensors["norm.weight"].view(np.int32)
     archive = Recorded(tensors)
     with refused("misshapen (1): 'norm.weight' of int32, expected floats"):
-        fill(weights, archive, WeightMap(weights=ROWS, unused=UNUSED))
+        fill(weights, archive, WeightMap(weights=ROWS, unused_tensors=UNUSED))
     assert_untouched(archive, weights)
 
 
 def test_long_lists_end_in_a_count(tensors, weights):
     stray = {f"stray{i:02d}": np.zeros(2) for i in range(20)}
     with refused("unexpected tensors (20): stray00, stray01,", "stray09 and 10 more"):
-        fill(weights, Recorded(tensors | stray), WeightMap(weights=ROWS, unused=UNUSED))
+        fill(weights, Recorded(tensors | stray), WeightMap(weights=ROWS, unused_tensors=UNUSED))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e39])
@@ -152,7 +160,7 @@ def test_weights_are_finite(value, tensors, weights):
     tensors["head.weight"] = tensors["head.weight"].astype(np.float64)
     tensors["head.weight"][1, 1] = value
     with pytest.raises(ValueError, match=r"NaN or infinite weights in .*head\.weight"):
-        fill(weights, Recorded(tensors), WeightMap(weights=ROWS, unused=UNUSED))
+        fill(weights, Recorded(tensors), WeightMap(weights=ROWS, unused_tensors=UNUSED))
 
 
 def test_checking_and_filling_take_little_memory(tmp_path):
