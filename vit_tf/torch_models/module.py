@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -242,8 +242,8 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         paths = {path for path, _ in module.named_modules()}
         execution = Execution(module, watch, paths, structure, inside=True)
         execution.run(tensor)
-    for site in execution.divided_heads:
-        layouts.pop(f"{site}/heads", None)
+    for name in _divided_heads(layouts, execution.divided_heads):
+        del layouts[name]
     returned = {
         output: next((name for name, value in vectors.items() if value is vector), "")
         for output, vector in execution.vectors.items()
@@ -262,6 +262,21 @@ def _trace(model: TorchModule, image_shape: tuple[int, ...]) -> Trace:
         vectors=returned,
         ending=execution.ending,
     )
+
+
+def _divided_heads(layouts: Mapping[str, Layout], sites: Collection[str]) -> list[str]:
+    """Names of outputs that are only a part of the output of heads.
+
+    These are outputs at the given sites, and those of attention that takes its queries in chunks.
+    """
+    parts = [f"{site}/heads" for site in sites if f"{site}/heads" in layouts]
+    for name in layouts:
+        site, _, end = name.rpartition("/")
+        weights = layouts.get(f"{site}/weights")
+        is_chunked = weights is not None and len({*weights.shape[1:]}) > 1
+        if end.startswith("heads") and is_chunked and f"{site}/heads@2" in layouts:
+            parts.append(name)
+    return parts
 
 
 def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], Dataflow]:

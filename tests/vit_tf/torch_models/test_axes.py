@@ -58,6 +58,10 @@ class Attention(nn.Module):
         elif self.kind == "covariance":
             q, k = nn.functional.normalize(q, dim=-1), nn.functional.normalize(k, dim=-1)
             y = ((q @ k.transpose(-1, -2)).softmax(-1) @ v).permute(0, 3, 1, 2)
+        elif self.kind == "chunks":  # of queries
+            parts = [q[:, :, :8], q[:, :, 8:]]
+            parts = [(part @ k.transpose(-1, -2) / 4).softmax(-1) @ v for part in parts]
+            y = torch.cat(parts, dim=2).transpose(1, 2)
         elif self.kind in ("heads first", "heads joined", "heads last"):
             parts = self.qkv(x).chunk(3, -1)
             if self.kind == "heads joined":  # as in the Set Transformer
@@ -180,6 +184,11 @@ def test_weights_that_are_used_twice_are_one_attention_without_outputs_of_heads(
     np.testing.assert_allclose(distance[0], expected, rtol=1e-5)
     with pytest.raises(ValueError, match="Outputs of attention heads not found"):
         analysis.head_ablation(module, (images, np.arange(6) % 5))
+
+
+def test_queries_in_chunks_have_no_outputs_of_whole_heads(images):
+    with pytest.raises(ValueError, match="Outputs of attention heads not found"):
+        analysis.head_ablation(net("chunks"), (images, np.arange(6) % 5))
 
 
 def test_heads_that_are_folded_in_front_of_examples_are_ablated_one_by_one(images):
