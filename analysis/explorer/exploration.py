@@ -415,22 +415,24 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | st
     if isinstance(images, tuple) and len(images) == 2 and not _is_one(images[1]):
         given = np.asarray(images[1])
         if given.ndim == 1 and given.dtype.kind in "iu":
-            images, given_labels = images[0], given.tolist()
+            images, given_labels = images[0], _class_labels(given.tolist()) or None
     if hasattr(images, "__next__"):
         images = list(images)
+    # Dicts and tables of images and labels become pairs.
     if not isinstance(images, list | tuple):
         images = in_known_form(images)
+        if isinstance(images, tuple):
+            return read_images(images)
     if isinstance(images, Examples):
         images, *others = zip(*images.read_singly(), strict=True)
-        labels = np.asarray(others[0]).tolist() if others else []
+        labels = _class_labels([np.asarray(x).tolist() for x in others[0]]) if others else []
     elif isinstance(images, tf.data.Dataset):
         class_names, examples = getattr(images, "class_names", None), []
         for batch in as_images(images):
             batch, *others = batch if isinstance(batch, tuple) else (batch,)
             examples += list(batch.numpy())
             labels += np.asarray(others[0]).tolist() if others else []
-        is_class = [isinstance(label, int) and label >= 0 for label in labels]
-        labels = labels if all(is_class) else []
+        labels = _class_labels(labels)
         images, labels = examples, [class_names[x] for x in labels] if class_names else labels
     elif isinstance(images, str | os.PathLike) and Path(images).is_dir():
         folder = Path(images)
@@ -464,6 +466,12 @@ def read_images(images: Any) -> tuple[list[np.ndarray], list[str], list[int | st
             f"Expected a label for each of {len(pictures)} images. Received: {len(labels)} labels"
         )
     return pictures, names, labels
+
+
+def _class_labels(labels: list) -> list:
+    """Labels that are all numbers or names of classes; an empty list for others."""
+    are_classes = all(isinstance(x, str) or (isinstance(x, int) and x >= 0) for x in labels)
+    return labels if are_classes else []
 
 
 def _is_one(image: Any) -> bool:

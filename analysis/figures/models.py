@@ -550,15 +550,15 @@ def prepare_models(
     all_models = []
     for source, model in zip(loaded, with_given_roles(models), strict=True):
         seeds = range(seed, seed + copies) if source.original is not None else ()
-        makers = [cache(partial(vit_tf.reinitialize, source.original, each)) for each in seeds]
+        makers = [partial(vit_tf.reinitialize, source.original, each) for each in seeds]
         # Only an attempt shows whether all weights of a PyTorch module can be drawn.
-        try:
-            for make in [] if source.is_keras else makers:
-                make()
-        except ValueError as error:
-            title, reason = "Models without untrained copies", as_reason(str(error))
-            notes[title].append(f"{source.name}: {reason}")
-            makers = []
+        if makers and not source.is_keras:
+            try:
+                makers[0]()
+            except Exception as error:  # constructors of other libraries may raise anything
+                reason = explain(error, f"An untrained copy of {source.name}")
+                notes["Models without untrained copies"].append(f"{source.name}: {reason}")
+                makers = []
         all_models += [model, *baselines_of(model, makers, seed)]
     return all_models, rows, list(notes.items())
 

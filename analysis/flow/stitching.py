@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -88,7 +89,7 @@ def stitching(
           errors of the three changes over images.
         * `untrained_loss_change`, of shape (layer_x, layer_y): `loss_change` for the layers of a
           randomly initialized copy of the first model, if that is a Keras model or a PyTorch
-          module.
+          module whose weights can be drawn anew. A warning states why there is none.
         * `pixels_loss_change`, of shape (layer_y,): `loss_change` if the spatial tokens are mapped
           from the pixels of their patches.
         * `loss` and `accuracy`, scalars: the cross-entropy and the accuracy of the second model
@@ -122,9 +123,12 @@ def stitching(
     grid = require_grid(y, None)
     sources = {"": x}
     if x.source is not None:
-        sources[UNTRAINED] = keep(
-            x, ["untrained copy"], lambda: x.with_model(vit_tf.reinitialize(x.source))
-        )
+        try:
+            sources[UNTRAINED] = keep(
+                x, ["untrained copy"], lambda: x.with_model(vit_tf.reinitialize(x.source))
+            )
+        except ValueError as error:  # a module may hold weights that cannot be drawn anew
+            warnings.warn(f"No untrained copy is stitched: {error}", stacklevel=2)
 
     # A first pass sums what the linear maps between all pairs of layers are fitted on.
     statistic = _moments_statistic(y, sources, layers_y, grid_x, grid)

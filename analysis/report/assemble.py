@@ -17,7 +17,7 @@ import xarray as xr
 from vit_tf.common.errors import explain
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import ImagesLike, as_images, is_raw
-from vit_tf.data.batches import BatchRule
+from vit_tf.data.batches import BatchRule, LazyRows, batch_arrays
 from vit_tf.data.known_forms import in_known_form
 from vit_tf.data.preprocessing import Preprocessing, check_values
 from vit_tf.features.conversion import ModelLike, facts_of, name_models
@@ -489,6 +489,9 @@ def _in_common_range(
     described: Any = SimpleNamespace(name=name, preprocessing=expects)
     check = partial(check_values, described)
     convert = partial(to_common_range, preprocessing=expects)
+    # Rows that are too large for memory are prepared batch after batch.
+    if isinstance(made[0] if isinstance(made, tuple) else made, LazyRows):
+        made = batch_arrays(made, rule)
     if isinstance(made, tf.data.Dataset):
         check(first_batch(made))
         mapped = made.map(

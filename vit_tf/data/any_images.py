@@ -157,6 +157,8 @@ def shape_of_floats(images: Any) -> tuple[int, int, int] | None:
         shapes = {shape_of_floats(image) for image in images}
         return shapes.pop() if len(shapes) == 1 else None
     shape: tuple = tuple(getattr(images, "shape", ()))
+    if len(shape) in (3, 4) and has_channels_first(shape):
+        shape = (*shape[:-3], *shape[-2:], shape[-3])
     is_image = len(shape) == 4 or (len(shape) == 3 and shape[-1] in CHANNELS)
     return shape[-3:] if is_image and None not in shape[-3:] else None
 
@@ -290,22 +292,24 @@ def _read_stream(examples: Examples, preprocessing: Prepares | None) -> tf.data.
         return _read_singly(examples, preprocessing).batch(BATCH_SIZE)
 
     def read() -> Iterator[Any]:
-        return (tf.nest.map_structure(_with_channels, batch) for batch in examples.read())
+        return map(_with_channels, examples.read())
 
     def spec_of(values: Any) -> tf.TensorSpec:
         values = np.asarray(values)
         return tf.TensorSpec((None, *values.shape[1:]), values.dtype)
 
-    signature = tf.nest.map_structure(lambda x: spec_of(_with_channels(x)), examples.first)
+    signature = tf.nest.map_structure(spec_of, _with_channels(examples.first))
     batches = tf.data.Dataset.from_generator(read, output_signature=signature)
     if examples.count is None:
         return batches
     return batches.apply(tf.data.experimental.assert_cardinality(examples.count))
 
 
-def _with_channels(values: Any) -> Any:
-    """A batch of grey images with an axis of channels; labels and other images as they are."""
-    return values[..., None] if np.ndim(values) == 3 else values
+def _with_channels(batch: Any) -> Any:
+    """A batch whose grey images have an axis of channels; what follows them stays as it is."""
+    if isinstance(batch, tuple):
+        return (_with_channels(batch[0]), *batch[1:])
+    return batch[..., None] if np.ndim(batch) == 3 else batch
 
 
 def _read_singly(
@@ -349,10 +353,12 @@ def _require_specs(parts: Sequence[np.ndarray], specs: Sequence[tf.TensorSpec]) 
         shapes = sorted([tuple(image[1].shape), image[0].shape])
         raise ValueError(f"{SIZE_NEEDED} Received: shapes {shapes}{note}")
     for part, spec in others:
-        if not spec.shape.is_compatible_with(part.shape) or part.dtype.kind in "O":
+        is_cast = np.can_cast(part.dtype, spec.dtype.as_numpy_dtype, "same_kind")
+        if not spec.shape.is_compatible_with(part.shape) or part.dtype.kind == "O" or not is_cast:
             raise ValueError(
-                f"Expected labels or annotations of shape {tuple(spec.shape)} for each image, as "
-                f"for the first. Received: shape {part.shape} and type {part.dtype}"
+                f"Expected labels or annotations of shape {tuple(spec.shape)} and type "
+                f"{spec.dtype.name} for each image, as for the first. Received: shape "
+                f"{part.shape} and type {part.dtype}"
             )
 
 
@@ -380,7 +386,8 @@ def _as_pixels(image: Any, preprocessing: Prepares | None) -> np.ndarray:
         return array
     require_levels(array)
     array = array.astype(np.uint8)
-    if array.shape[-1] == channels:
+    # Other numbers of channels than those of PIL images are a model's own.
+    if array.shape[-1] == channels or array.shape[-1] not in (1, 3, 4):
         return array
     from PIL import Image
 

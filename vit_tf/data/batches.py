@@ -393,7 +393,7 @@ def batch_arrays(arrays: Any, rule: BatchRule = RANDOM) -> tf.data.Dataset:
 
 
 class LazyRows:
-    """Rows of data that are too large for memory, prepared when a batch of them is read.
+    """Rows of data that are prepared when a batch of them is read.
 
     `read(positions, sizes)` returns batches of these sizes of the rows at some positions.
     """

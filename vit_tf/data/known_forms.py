@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 # The keys of images and of labels in dicts, as Keras, Hugging Face, TFDS and webdataset name them.
-IMAGE_KEYS = ("image", "images", "img", "pixel_values", "x", "jpg", "png", "path", "file")
+IMAGE_KEYS = ("image", "images", "img", "pixel_values", "x", "jpg", "jpeg", "png", "webp")
+IMAGE_KEYS += ("path", "file")
 LABEL_KEYS = ("label", "labels", "y", "cls", "target")
 
 
@@ -34,7 +35,8 @@ def in_known_form(images: Any) -> Any:
         others = (np.asarray(x) if _is_stored(x) else _from_torch(x) for x in images[1:])
         return (in_known_form(images[0]), *others)
     if hasattr(images, "columns") and hasattr(images, "to_numpy"):
-        images = dict(images)  # the columns of a table of pandas
+        table: Any = images  # of pandas
+        images = {name: table[name] for name in table.columns}
     if isinstance(images, Mapping):
         image, label = keys_of(images)
         return in_known_form((images[image], images[label]) if label else images[image])
@@ -106,10 +108,16 @@ class Examples:
                 f"{received}, which is an iterator"
             )
         self.source = source
+        is_keras = isinstance(source, keras.utils.PyDataset)
         try:
-            self.count = len(source)
+            self.count = source.num_batches if is_keras else len(source)
         except TypeError:  # of streams, and of loaders of streams
             self.count = None
+        if is_keras and self.count is None:
+            raise ValueError(
+                "Expected a PyDataset of finite length. Received: "
+                f"{type(source).__name__}, whose num_batches is None"
+            )
         self.is_indexed = bool(self.count) and hasattr(source, "__getitem__")
         try:
             first = next(self.read(range(1)), None)
@@ -121,9 +129,7 @@ class Examples:
         self.first: Any = first
         image = first[0] if isinstance(first, tuple) else first
         # A loader without a batch size returns single examples, or batches of its data set's own.
-        has_batches = isinstance(source, keras.utils.PyDataset) or (
-            getattr(source, "batch_sampler", None) is not None
-        )
+        has_batches = is_keras or getattr(source, "batch_sampler", None) is not None
         self.is_batched = has_batches or isinstance(image, list) or np.ndim(image) > 3
 
     def read(self, order: Iterable[int] | None = None) -> Iterator[Any]:

@@ -97,6 +97,8 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
         of_family, origin = _from_family(part, size)
         if of_family is not None and of_family.num_channels == channels:
             return replace(of_family, **how), origin
+        if of_family is not None:
+            origin = f"unknown; {part.name!r} is not for {channels} channels"
         reason = origin if reason == "unknown" else reason
     return None, reason
 

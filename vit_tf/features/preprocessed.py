@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from vit_tf.common.names import format_list, join_words
 from vit_tf.data.any_images import as_images
+from vit_tf.data.batches import IN_ORDER, batch_arrays
 from vit_tf.data.preprocessing import JointPreprocessing, Preprocessing
 from vit_tf.features.features import Features, Runs, Taps
 from vit_tf.features.layers import Detail
@@ -154,8 +155,9 @@ def with_own_preprocessing(
     # Models of images of any size are shown the (height, width) that raw images share.
     for images in data if None in {p.size for p in distinct} else ():
         unchanged: Any = as_images(images, Preprocessing(None))
-        spec = unchanged.element_spec if isinstance(unchanged, tf.data.Dataset) else unchanged
-        sizes.add(tuple((spec[0] if isinstance(spec, tuple) else spec).shape[1:3]))
+        if not isinstance(unchanged, tf.data.Dataset):
+            unchanged = batch_arrays(unchanged, IN_ORDER)
+        sizes.add(tuple(tf.nest.flatten(unchanged.element_spec)[0].shape[1:3]))
     joint = JointPreprocessing(
         tuple(p if p.size else replace(p, size=size) for p in distinct for size in sizes or [None])
     )

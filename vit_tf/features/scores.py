@@ -183,7 +183,9 @@ def find_activation(tensor: Tensor) -> tuple[str, Any]:
     while operation is not None and operation.type in RESCALING:
         numbers = [tf.get_static_value(x) for x in operation.inputs]
         sources = [x for x, n in zip(operation.inputs, numbers, strict=True) if n is None]
-        is_positive = all(n is None or np.min(n) >= 0 for n in numbers)
+        # One number for all classes keeps their order; a factor must be above 0.
+        least = 1e-30 if operation.type in ("Mul", "RealDiv") else 0
+        is_positive = all(n is None or least <= np.min(n) == np.max(n) for n in numbers)
         # A division by probabilities reverses their order.
         is_divisor = operation.type == "RealDiv" and numbers[0] is not None
         if len(sources) != 1 or not is_positive or is_divisor:

@@ -18,7 +18,7 @@ SCORES, EXPONENTIALS, TOTALS, WEIGHTS = "scores", "exponentials", "totals", "wei
 COVARIANCES, CHANNEL_WEIGHTS = "covariances", "channel weights"
 Label = tuple[int, ...] | str | None
 # Attributes of tensors that are made while a module is traced.
-ATTRIBUTE, FOLDED = "_vit_tf_axes", "_vit_tf_folded_heads"
+ATTRIBUTES = ATTRIBUTE, FOLDED = "_vit_tf_axes", "_vit_tf_folded_heads"
 
 CHANNELS_SECOND = (
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
@@ -35,7 +35,7 @@ RESHAPING = ("reshape", "view", "flatten", "unflatten", "reshape_as", "view_as",
 CONCATENATIONS = ("cat", "concat", "concatenate")
 DIVISIONS = ("div", "div_", "divide", "__truediv__", "__itruediv__", "true_divide")
 TRANSPOSING = ("transpose", "transpose_", "swapaxes", "swapdims", "mT", "mH", "T", "H", "t")
-MOVING = ("permute", *TRANSPOSING, "movedim", "moveaxis", "unbind", "select")
+MOVING = ("permute", *TRANSPOSING, "movedim", "moveaxis")
 REDUCING = (
     *("mean", "sum", "amax", "amin", "max", "min", "prod", "std", "var", "norm", "logsumexp"),
     *("argmax", "argmin", "median", "all", "any"),
@@ -122,7 +122,10 @@ def _label(call: Call) -> Label:
     """The label of what a call returns."""
     name, sources, rank = call.name, call.sources, call.output.dim()
     labels = [label for x in sources if (label := label_of(x)) is not None]
-    if labels and isinstance(labels[0], str) and name not in PRODUCTS:
+    # A kernel that mixes the heads of scores keeps their shape; others make channels of a product.
+    is_kernel = name in (*CHANNELS_SECOND, *CHANNELS_LAST) or "_pool" in name
+    is_other = is_kernel and call.output.shape != call.main_source.shape
+    if labels and isinstance(labels[0], str) and name not in PRODUCTS and not is_other:
         return _label_in_attention(call, labels)
     if name in CHANNELS_SECOND or "_pool" in name or name in ("interpolate", "boolean_dispatch"):
         return (1,) if rank > 1 else None
@@ -212,7 +215,7 @@ def _folded_heads(call: Call) -> FoldedHeads | None:
 
 # Axes before an operation and those after it that hold the same values.
 Block = tuple[Sequence[int], Sequence[int]]
-MARK = 1000  # size of the first axis of a tensor whose axes are followed by their sizes
+MARK = 2  # size of the first axis of a tensor whose axes are followed by their sizes
 
 
 def _moved_axes(call: Call, source: torch.Tensor) -> list[Block]:
@@ -221,15 +224,19 @@ def _moved_axes(call: Call, source: torch.Tensor) -> list[Block]:
     before, rank = source.dim(), output.dim()
     if name in (*RESHAPING, "squeeze", "unsqueeze"):
         return reshaped_axes(source.shape, output.shape)
+    if name == "__getitem__" and not _holds_tensors(call.args[1:]):
+        return _indexed_axes(call.args[1], before)
+    if name in ("unbind", "select"):
+        removed = (call.dim or 0) % before
+        kept = [axis for axis in range(before) if axis != removed]
+        return [([axis], [index]) for index, axis in enumerate(kept)]
     is_reduced = name in REDUCING and rank < before
-    is_indexed = name == "__getitem__" and not _holds_tensors(call.args[1:])
-    if name in MOVING or is_reduced or is_indexed:
+    if name in MOVING or is_reduced:
         # The same operation on a tensor without values, whose axes differ in size.
         marks = torch.empty([*range(MARK, MARK + before)], device="meta")
+        others = {key: x for key, x in call.kwargs.items() if key not in ("input", "self")}
         moved = (
-            marks.sum(call.dim)
-            if is_reduced
-            else call.function(marks, *call.args[1:], **call.kwargs)
+            marks.sum(call.dim) if is_reduced else call.function(marks, *call.args[1:], **others)
         )
         sizes = list((moved if isinstance(moved, torch.Tensor) else moved[0]).shape)
         found = {axis: MARK + axis for axis in range(before) if MARK + axis in sizes}
@@ -239,6 +246,22 @@ def _moved_axes(call: Call, source: torch.Tensor) -> list[Block]:
         return [([axis], [axis]) for axis in range(rank)]
     # A stack, or an index by tensors, leaves the last axis.
     return [([before - 1], [rank - 1])] if output.shape[-1] == source.shape[-1] else []
+
+
+def _indexed_axes(index: Any, rank: int) -> list[Block]:
+    """Where the axes of a tensor of a rank are after an index of integers, slices and None."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(item is not None and item is not Ellipsis for item in items)
+    rest = [slice(None)] * (rank - taken)
+    place = items.index(Ellipsis) if Ellipsis in items else len(items)
+    blocks: list[Block] = []
+    old = new = 0
+    for item in (*items[:place], *rest, *items[place + 1 :]):
+        if isinstance(item, slice):
+            blocks.append(([old], [new]))
+        old += item is not None
+        new += not isinstance(item, int)
+    return blocks
 
 
 def _holds_tensors(values: Any) -> bool:

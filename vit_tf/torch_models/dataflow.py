@@ -129,7 +129,8 @@ class Dataflow(TorchFunctionMode):
         outputs = tensors_in(result if isinstance(result, tuple) else [result])
         outputs = tensors_in(args[:1]) if name == "__setitem__" else outputs
         ignores_values = name.endswith("_like") or name.startswith("new_")
-        if before != _random_state():
+        has_generator = any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values()))
+        if has_generator or before != _random_state():
             self.draws.setdefault(name, path)
             # Noise on values of one shape, as of dropout, leaves tokens in their order.
             is_noise = bool(sources and outputs) and not ignores_values

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from vit_tf.common.names import are_named
 from vit_tf.torch_models import axes
-from vit_tf.torch_models.dataflow import JOINS
+from vit_tf.torch_models.dataflow import ATTRIBUTE as VALUE, JOINS
 from vit_tf.torch_models.structure import EMBEDDING, Site, Structure
 
 Tensor = torch.Tensor
@@ -117,11 +117,20 @@ def as_inference(module: torch.nn.Module) -> Iterator[None]:
     try:
         for m, _ in modes:
             m.training = False
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=cuda_devices()):
             yield
     finally:
         for m, mode in modes:
             m.training = mode
+        # What a trace notes on tensors must not stay on those of the module.
+        for tensor in (*module.parameters(), *module.buffers()):
+            for name in (*axes.ATTRIBUTES, VALUE):
+                vars(tensor).pop(name, None)
+
+
+def cuda_devices() -> list[int]:
+    """The CUDA devices whose random numbers a module may draw, if CUDA is in use."""
+    return [*range(torch.cuda.device_count())] if torch.cuda.is_initialized() else []
 
 
 @contextlib.contextmanager
@@ -212,7 +221,8 @@ class Execution(TorchFunctionMode):
         # What the module ends in, a key of `ScoreKind` or "linear"; "" where it is not known.
         self.ending = ""
         self.attending: set[str] = set()  # paths of submodules that weight values by a softmax
-        self._applied: Tensor | None = None  # the last attention weights that were multiplied
+        # The last attention weights that were multiplied, and what took their place.
+        self._applied: tuple[Tensor | None, Tensor | None] = None, None
         self.divided_heads: set[str] = set()  # sites whose weights are multiplied more than once
         # Several vectors that the module returns, none of which has a usual name.
         self.vectors: dict[str, Tensor] = {}
@@ -308,11 +318,12 @@ class Execution(TorchFunctionMode):
             site = self._structure.sites.get((path, self._joins[path]))
         if func is F.scaled_dot_product_attention:
             result = self._attend(*args, **kwargs)
-        elif name in axes.PRODUCTS and any(x is self._applied for x in args if x is not None):
+        elif name in axes.PRODUCTS and any(x is self._applied[0] for x in args if x is not None):
             # Weights that are used again, as with relative positions of values, have one name, and
             # neither product is the output of a head by itself.
             self.divided_heads.add(self._site())
-            result = func(*args, **kwargs)
+            weights, watched = self._applied
+            result = func(*(watched if x is weights else x for x in args), **kwargs)
         elif name in MULTIPLICATIONS and axes.label_of(args[0]) == axes.WEIGHTS:
             result = self._apply_weights(func, *args, **kwargs)
         elif name == "einsum" and (mean := find_weighted_mean(args)):
@@ -325,10 +336,11 @@ class Execution(TorchFunctionMode):
         if name in ENDINGS and isinstance(result, Tensor) and result.dim() == 2:
             self._ending = result, args[0] if args else kwargs["input"], ENDINGS[name]
         elif name in RESCALING and self._ending and self._ending[2] != "linear":
-            probabilities, *others = args
-            numbers = [*others, *kwargs.values()]
-            is_ordered = all(isinstance(x, int | float) and x >= 0 for x in numbers)
-            if probabilities is self._ending[0] and is_ordered:
+            # A factor of 0 would leave no order of the classes.
+            least = 0 if "mul" not in name and "div" not in name else 1e-30
+            numbers = [*args[1:], *kwargs.values()]
+            is_ordered = all(isinstance(x, int | float) and x >= least for x in numbers)
+            if args and args[0] is self._ending[0] and is_ordered:
                 self._ending = result, *self._ending[1:]
         axes.propagate(func, args, kwargs, result)
         return result
@@ -364,10 +376,10 @@ class Execution(TorchFunctionMode):
         return self._attention("heads", weights.to(value.dtype) @ value, heads)
 
     def _apply_weights(self, func: Callable, weights: Tensor, value: Tensor, **kwargs: Any) -> Any:
-        self._applied = weights
         heads = axes.folded_heads(weights)
-        weights = self._attention("weights", weights, heads)
-        return self._attention("heads", func(weights, value, **kwargs), heads)
+        watched = self._attention("weights", weights, heads)
+        self._applied = weights, watched
+        return self._attention("heads", func(watched, value, **kwargs), heads)
 
     def _attention(self, what: str, value: Tensor, heads: axes.FoldedHeads | None) -> Tensor:
         """The weights or the outputs of heads; an axis of heads is split from that of examples."""
@@ -399,7 +411,9 @@ class Execution(TorchFunctionMode):
         """Names a sum or concatenation that ends a block, and the terms of a sum."""
         if site.skip is not None and len(args) == 2:
             if factor := kwargs.get("alpha"):  # torch.add(x, y, alpha=a) adds a y
-                func, args, kwargs = torch.add, (args[0], factor * args[1]), {}
+                scaled = factor * args[1]
+                axes.set_label(scaled, axes.label_of(args[1]))
+                args, kwargs = (args[0], scaled), {}
             ends = ("skip", "branch") if site.skip == 0 else ("branch", "skip")
             # The skip is named first, as in a block.
             order = sorted(zip(ends, (0, 1), strict=True), reverse=True)

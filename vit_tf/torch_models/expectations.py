@@ -192,10 +192,11 @@ def _torchvision_preprocessing(module: torch.nn.Module) -> tuple[Preprocessing |
     num_parameters = sum(parameter.numel() for parameter in module.parameters()) - sum(
         parameter.numel() for layer in classifier for parameter in layer.parameters()
     )
+    num_classes = {item: len(item.meta.get("categories", ())) for item in weights}
     weights = [
         item
         for item in weights
-        if item.meta["num_params"] == num_parameters + num_inputs * len(item.meta["categories"])
+        if item.meta["num_params"] == num_parameters + num_inputs * num_classes[item]
     ] or weights
     expected: set[Preprocessing | None] = set()
     for transform in (item.transforms() for item in weights):

@@ -269,14 +269,14 @@ def _divided_heads(layouts: Mapping[str, Layout], sites: Collection[str]) -> lis
 
     These are outputs at the given sites, and those of attention that takes its queries in chunks.
     """
-    parts = [f"{site}/heads" for site in sites if f"{site}/heads" in layouts]
+    parts = [name for name in layouts if name.partition("@")[0] in {f"{x}/heads" for x in sites}]
     for name in layouts:
         site, _, end = name.rpartition("/")
         weights = layouts.get(f"{site}/weights")
         is_chunked = weights is not None and len({*weights.shape[1:]}) > 1
         if end.startswith("heads") and is_chunked and f"{site}/heads@2" in layouts:
             parts.append(name)
-    return parts
+    return list(dict.fromkeys(parts))
 
 
 def _calls(module: torch.nn.Module, images: torch.Tensor) -> tuple[list[Call], Dataflow]:

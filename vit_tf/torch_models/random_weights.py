@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 
 from vit_tf.common.names import format_list
+from vit_tf.torch_models.execution import cuda_devices
 from vit_tf.torch_models.expectations import pretrained_config
 from vit_tf.torch_models.module import unwrapped
 
@@ -28,7 +29,7 @@ def randomly_initialized(module: torch.nn.Module, seed: int = 0) -> torch.nn.Mod
         ValueError: if weights would stay as they are, since no method draws them.
     """
     untrained = copy.deepcopy(unwrapped(module))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=cuda_devices()):
         torch.manual_seed(seed)
         # What is still not a number afterwards has not been drawn.
         drawn = dict(_drawn_tensors(untrained))

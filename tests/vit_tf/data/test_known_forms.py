@@ -10,8 +10,8 @@ from PIL import Image
 import vit_tf
 from vit_tf import analysis
 from vit_tf.data import any_images
-from vit_tf.data.any_images import as_images, batch_images
-from vit_tf.data.batches import IN_ORDER, RANDOM, LazyRows
+from vit_tf.data.any_images import as_images, batch_images, shape_of_floats
+from vit_tf.data.batches import IN_ORDER, RANDOM, LazyRows, batch_arrays
 from vit_tf.data.known_forms import Examples, in_known_form
 
 RNG = np.random.default_rng(0)
@@ -150,7 +150,7 @@ def test_examples_that_differ_from_the_first_are_explained():
     for examples, words in (
         (floats, r"one size.*\(8, 8, 3\), \(8, 9, 3\).*float images are not resized"),
         (mixed, "float32 and uint8 images"),
-        (ragged, r"shape \(2,\) for each image.*Received: shape \(1,\)"),
+        (ragged, r"shape \(2,\) and type int64 for each image.*Received: shape \(1,\)"),
         ([], "at least one image"),
         ([3, 4], "each image to be an array.*Received: int"),
     ):
@@ -159,3 +159,57 @@ def test_examples_that_differ_from_the_first_are_explained():
     with pytest.raises(ValueError, match="iterator, which is an iterator"):
         batch_images(iter(PIXELS))
     assert isinstance(in_known_form(Counted(floats)), Examples)
+
+
+def test_masks_that_follow_the_images_of_a_stream_keep_their_shape():
+    """Only the images of a batch get an axis of channels, as those of a `tf.data.Dataset` do."""
+    rng = np.random.default_rng(0)
+    images = rng.uniform(-1, 1, (6, 8, 8, 3)).astype("float32")
+    masks = rng.integers(0, 2, (6, 8, 8))
+
+    class Batches(keras.utils.PyDataset):
+        @property
+        def num_batches(self):
+            return 2
+
+        def __getitem__(self, number):
+            part = slice(3 * number, 3 * number + 3)
+            return images[part], masks[part]
+
+    batches = list(as_images(Batches()))
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), images)
+    np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), masks)
+
+
+def test_a_pydataset_without_an_end_is_refused():
+    class Endless(keras.utils.PyDataset):
+        @property
+        def num_batches(self):
+            return None
+
+        def __getitem__(self, number):
+            return np.zeros((2, 8, 8, 3), "float32")
+
+    with pytest.raises(ValueError, match="PyDataset of finite length"):
+        as_images(Endless())
+
+
+def test_labels_that_are_no_longer_integers_are_refused():
+    image = np.zeros((8, 8, 3), "float32")
+    rows = [(image, 1), (image, 0.5)]
+
+    class Rows:
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, number):
+            return rows[number]
+
+    with pytest.raises((ValueError, tf.errors.OpError), match="type int64 for each image"):
+        for _ in batch_arrays(as_images(Rows()), IN_ORDER):
+            pass
+
+
+def test_floats_with_channels_first_have_the_size_of_their_images():
+    spec = tf.data.Dataset.from_tensor_slices(np.zeros((4, 3, 20, 24), "float32")).batch(2)
+    assert shape_of_floats(spec) == (20, 24, 3)

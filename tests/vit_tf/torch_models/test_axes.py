@@ -216,14 +216,21 @@ def test_heads_that_are_folded_in_front_of_examples_are_ablated_one_by_one(image
 class Scaled(Block):
     """The residual sums in other words: with a factor, and as the sum of a list."""
 
+    in_place = False
+
     def forward(self, x):
-        x = torch.add(x, self.attention(self.norm1(x)), alpha=0.5)
+        if self.in_place:
+            x = x.clone()
+            x.add_(self.attention(self.norm1(x)), alpha=0.5)
+        else:
+            x = torch.add(x, self.attention(self.norm1(x)), alpha=0.5)
         return sum([x, self.mlp(self.norm2(x))])
 
 
 def test_sums_with_a_factor_and_of_lists_are_skips(images):
     module = net("masked")
     module.blocks = nn.Sequential(Scaled("masked"), Scaled("masked"))
+    module.blocks[1].in_place = True
     ratios = []
     with torch.no_grad():
         stream = module.patches(torch.tensor(images).permute(0, 3, 1, 2)).flatten(2).transpose(1, 2)
@@ -255,3 +262,53 @@ def test_a_configuration_that_declares_several_labels_has_sigmoids(images):
         logits = module(torch.tensor(images).permute(0, 3, 1, 2)).logits
     found = analysis.predict(module, images, top=3).probability
     np.testing.assert_allclose(found, logits.sigmoid().sort(1, descending=True)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        ((slice(None), 1500), {0: 0, 2: 1}),
+        ((Ellipsis, 0), {0: 0, 1: 1}),
+        ((None, slice(1, 3)), {0: 1, 1: 2, 2: 3}),
+        ((0, Ellipsis, None), {1: 0, 2: 1}),
+    ],
+)
+def test_axes_of_an_index_are_those_that_are_left(index, expected):
+    """As NumPy has them: axes of different sizes are found by their size."""
+    array = np.empty((4, 2000, 6))
+    result = array[index]
+    blocks = axes._indexed_axes(index, 3)
+    found = {old: new for (old,), (new,) in blocks}
+    assert found == expected
+    for old, new in found.items():
+        if not isinstance(index, tuple) or array[index].shape[new] == array.shape[old]:
+            assert result.shape[new] == array.shape[old]
+
+
+class Shuffled(nn.Module):
+    """Operations that a trace must live through: many axes, large indices, keywords."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 1600)
+        self.table = nn.Parameter(torch.randn(1, 16, 8))
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x):
+        x = torch.transpose(input=self.patches(x).flatten(2), dim0=1, dim1=2)
+        x = x + self.table.type_as(x)
+        n = len(x)
+        parts = x.view(n, 2, 2, 2, 2, 2, 2, 2).permute(0, 2, 1, 4, 3, 6, 5, 7)
+        x = self.norm(parts.permute(0, 2, 1, 4, 3, 6, 5, 7).reshape(n, 16, 8))
+        scores = self.head(x.mean(1))
+        return torch.clamp(input=scores, min=-100) + 0 * scores[:, 1500:1501]
+
+
+def test_unusual_operations_are_traced_and_leave_nothing_on_the_parameters(images):
+    torch.manual_seed(0)
+    module = Shuffled().eval()
+    with torch.no_grad():
+        expected = module(torch.tensor(images).permute(0, 3, 1, 2)).numpy()
+    found = vit_tf.extract_features(module, images, layers="logits")
+    np.testing.assert_allclose(next(iter(found.values())), expected, rtol=1e-5, atol=1e-6)
+    assert not any(vars(x) for x in module.parameters())
