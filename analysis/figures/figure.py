@@ -192,7 +192,7 @@ class Selector:
 
     @property
     def shown_roles(self) -> tuple[str, ...]:
-        """The roles that it takes models for, with that of the user's models if it shows them."""
+        """The roles of the models in its pictures, and that of the user's if these are shown."""
         return (*self.roles, "model") if self.shows_user_models else self.roles
 
 

@@ -167,7 +167,7 @@ def _is_same(
 
 
 def _process(processor: Any, image: np.ndarray) -> np.ndarray:
-    """What a processor makes of an image: float64 of shape (height, width, channel)."""
+    """An image as a processor prepares it: float64 of shape (height, width, channel)."""
     outputs = processor(image, return_tensors="pt", input_data_format="channels_last")
     (pixels,) = np.asarray(outputs["pixel_values"], np.float64)
     if pixels.ndim != 3 or len(pixels) != image.shape[-1]:
