@@ -141,7 +141,7 @@ def _sources_of_axis(
     inputs = [*operation.inputs]
     if operation.type == "Transpose":
         order = tf.get_static_value(inputs[1])
-        # Of a matrix product over the last axis, the order is not constant, and stays as it is.
+        # An order that is not constant is that of a product over the last axis: axes stay.
         return [(inputs[0], axis if order is None else int(order[axis]))]
     if operation.type == "Einsum":
         terms, result = operation.get_attr("equation").decode().split("->")
@@ -154,7 +154,7 @@ def _sources_of_axis(
         return sources
     if operation.type in ("MatMul", "BatchMatMulV2"):
         first, second = inputs if axis < len(shape) - 1 else inputs[::-1]
-        # Of a kernel, the other factor has the axis that it sums over.
+        # A kernel sums over an axis of the other factor.
         return [(second if is_parameter(first) else first, axis)]
     if operation.type in ("Reshape", "Squeeze", "ExpandDims"):
         # The axis whose numbers are as far apart in memory.

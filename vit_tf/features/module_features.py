@@ -121,7 +121,7 @@ class TorchFeatures(Features):
         last = [layer for layer in taps if layer != scores][-1]
         image_shape = self.model.image_shape
         layers = self.layers(image_shape)
-        # Of other images, the values of the last layer must give the same scores.
+        # The values of the last layer must give the same scores in a run on other images.
         noise = np.random.default_rng(0).uniform(-1, 1, (2, *image_shape)).astype(np.float32)
         values = self.model.values(noise, [layers[last], layers[scores]])
         edited = {layers[last]: values[layers[last]]}

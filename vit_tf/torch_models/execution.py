@@ -337,7 +337,7 @@ class Execution(TorchFunctionMode):
             self._ending = result, args[0] if args else kwargs["input"], ENDINGS[name]
         elif name in RESCALING and self._ending and self._ending[2] != "linear":
             # A factor of 0 would leave no order of the classes.
-            least = 0 if "mul" not in name and "div" not in name else 1e-30
+            least = 1e-30 if "mul" in name or "div" in name else 0
             numbers = [*args[1:], *kwargs.values()]
             is_ordered = all(isinstance(x, int | float) and x >= least for x in numbers)
             if args and args[0] is self._ending[0] and is_ordered:

@@ -269,7 +269,8 @@ def _divided_heads(layouts: Mapping[str, Layout], sites: Collection[str]) -> lis
 
     These are outputs at the given sites, and those of attention that takes its queries in chunks.
     """
-    parts = [name for name in layouts if name.partition("@")[0] in {f"{x}/heads" for x in sites}]
+    divided = {f"{site}/heads" for site in sites}
+    parts = [name for name in layouts if name.partition("@")[0] in divided]
     for name in layouts:
         site, _, end = name.rpartition("/")
         weights = layouts.get(f"{site}/weights")
